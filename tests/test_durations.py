@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.agent.wait_reporter import WaitReporter
-from plaunch.agent.watchdog import LoopWatchdog
+from plaunch.agent.messages import WaitReporter
+from plaunch.agent.poller import LoopWatchdog
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
 from plaunch.config import LaunchConfig, shutdown_timeout_of

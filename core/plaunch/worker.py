@@ -8,15 +8,13 @@ from __future__ import annotations
 from plaunch.lazy import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import FrameType
     from typing import NoReturn
 
     def heartbeat(step: int | None = None, total: int | None = None) -> None: ...  # noqa: D103
 
-    class section:  # noqa: D101, N801
-        def __init__(self, name: str, timeout: float | str) -> None: ...
-        def __enter__(self) -> section: ...
-        def __exit__(self, *error: object) -> None: ...
+    def section(name: str, timeout: float | str) -> AbstractContextManager[object]: ...  # noqa: D103
 
 
 __all__ = ["give_up", "heartbeat", "retry_later", "section"]

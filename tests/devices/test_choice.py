@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch import LaunchConfig
 from plaunch.agent import Worker, WorkerGroup, WorkerSpec
-from plaunch.agent.env import worker_environment
+from plaunch.agent.worker import worker_environment
 from plaunch.errors import UsageError
 from plaunch.process.components import default_binder
 from plaunch.testing import FakeRendezvous

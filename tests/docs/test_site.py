@@ -310,7 +310,7 @@ def test_every_variable_of_the_code_is_listed():
         for path in (ROOT / folder).rglob("*.py"):
             if "testing" not in path.relative_to(ROOT).parts:
                 found |= {a for a, _ in VARIABLE.findall(path.read_text()) if a}
-    given = (ROOT / "core/plaunch/agent/env.py").read_text()
+    given = (ROOT / "core/plaunch/agent/worker.py").read_text()
     found |= set(re.findall(r'^        "([A-Z_]+)": ', given, re.MULTILINE))
     assert {"PLAUNCH_DEBUG", "TORCHELASTIC_RUN_ID", "LOCAL_RANK"} <= found
     assert sorted(name for name in found if f"`{name}`" not in page) == []

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, threads
-from plaunch.agent.watchdog import LoopWatchdog
+from plaunch.agent.poller import LoopWatchdog
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, SignalException, UsageError
 from plaunch.plugin import guard

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 from plaunch import threads
-from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin import find_worker_env, guard
+from plaunch.process.worker_exit import WorkerInfo
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising

@@ -8,8 +8,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
-from plaunch.agent import notifications
-from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.agent import RunResult, WorkerExit, WorkerInfo, WorkerState, notifications
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import (
     PluginContext,

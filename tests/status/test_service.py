@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.agent import Snapshot
-from plaunch.agent.watchdog import LoopWatchdog
+from plaunch.agent.poller import LoopWatchdog
 from plaunch.errors import UsageError
 from plaunch.launch import session
 from plaunch.plugin import PluginContext

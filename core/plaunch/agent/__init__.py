@@ -9,11 +9,11 @@ from plaunch.lazy import attach
 if TYPE_CHECKING:
     from plaunch.agent.agent import ElasticAgent as ElasticAgent
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
-    from plaunch.agent.env import macros as macros
-    from plaunch.agent.env import worker_environment as worker_environment
-    from plaunch.agent.event_log import EventLog as EventLog
+    from plaunch.agent.components import AgentServices as AgentServices
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
+    from plaunch.agent.extensions import Progress as Progress
+    from plaunch.agent.extensions import Snapshot as Snapshot
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
     from plaunch.agent.notifications import AfterRendezvous as AfterRendezvous
     from plaunch.agent.notifications import AgentFinished as AgentFinished
@@ -37,44 +37,44 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import WorkerExitSeen as WorkerExitSeen
     from plaunch.agent.notifications import WorkersFailed as WorkersFailed
     from plaunch.agent.notifications import WorkersStarted as WorkersStarted
-    from plaunch.agent.requests import Progress as Progress
-    from plaunch.agent.requests import Snapshot as Snapshot
-    from plaunch.agent.services import AgentServices as AgentServices
+    from plaunch.agent.notifier import EventLog as EventLog
     from plaunch.agent.states import Requested as Requested
     from plaunch.agent.states import RequestKind as RequestKind
     from plaunch.agent.worker import GroupInfo as GroupInfo
     from plaunch.agent.worker import RunResult as RunResult
     from plaunch.agent.worker import Worker as Worker
-    from plaunch.agent.worker import WorkerExit as WorkerExit
     from plaunch.agent.worker import WorkerGroup as WorkerGroup
-    from plaunch.agent.worker import WorkerInfo as WorkerInfo
     from plaunch.agent.worker import WorkerSpec as WorkerSpec
     from plaunch.agent.worker import WorkerState as WorkerState
+    from plaunch.agent.worker import macros as macros
+    from plaunch.agent.worker import worker_environment as worker_environment
     from plaunch.agent.worker_store import OpenStore as OpenStore
     from plaunch.agent.worker_store import StoreRound as StoreRound
     from plaunch.agent.worker_store import WorkerStore as WorkerStore
     from plaunch.agent.workers import Workers as Workers
+    from plaunch.process.worker_exit import WorkerExit as WorkerExit
+    from plaunch.process.worker_exit import WorkerInfo as WorkerInfo
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".agent": "ElasticAgent SimpleElasticAgent",
-        ".event_log": "EventLog",
-        ".env": "macros worker_environment",
         ".notifications": (
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
             "ConsoleAwaited LaunchFinished LaunchStarted MembershipChanged Notification "
             "Preloaded RendezvousFailed RequestReceived RestartDelayed SignalReceived StateChanged "
             "Stopping WorkerEnded WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
         ),
-        ".requests": "Progress Snapshot",
-        ".services": "AgentServices",
         ".states": "RequestKind Requested",
         ".local": "LocalElasticAgent",
-        ".extensions": "Control Extension",
+        ".notifier": "EventLog",
+        ".components": "AgentServices",
+        ".extensions": "Control Extension Progress Snapshot",
         ".worker": (
-            "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
+            "GroupInfo RunResult Worker WorkerGroup WorkerSpec WorkerState macros "
+            "worker_environment"
         ),
+        "..process.worker_exit": "WorkerExit WorkerInfo",
         ".worker_store": "OpenStore StoreRound WorkerStore",
         ".workers": "Workers",
     },

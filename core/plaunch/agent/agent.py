@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.agent import notifications
-from plaunch.agent.closing import await_console, await_verdict
-from plaunch.agent.forwarded_signals import ForwardedSignals
+from plaunch.agent.components import DEFAULT_SERVICES, AgentServices, LoopComponents
+from plaunch.agent.extensions import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.local_job import LocalJob
 from plaunch.agent.loop import Loop
-from plaunch.agent.loop_components import LoopComponents
-from plaunch.agent.messages import describe_asker
-from plaunch.agent.notifications import Notifier
+from plaunch.agent.messages import WaitReporter, describe_asker
+from plaunch.agent.notifier import Notifier
 from plaunch.agent.peers import Peers
-from plaunch.agent.poller import QUIET_INTERVAL, Poller
-from plaunch.agent.preconditions import Preconditions
-from plaunch.agent.requests import Hang, Requests, SignalWorkers, Snapshot
+from plaunch.agent.poller import QUIET_INTERVAL, TURN_BOUND, LoopWatchdog, Poller
 from plaunch.agent.results import Results
-from plaunch.agent.rounds import RoundJoiner, longest_stop, prepare_rendezvous
-from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
-from plaunch.agent.signals import SignalInbox
+from plaunch.agent.rounds import Preconditions, RoundJoiner, longest_stop, prepare_rendezvous
+from plaunch.agent.signals import ForwardedSignals, SignalInbox
 from plaunch.agent.states import Outcome, Phase, Requested, RequestKind, State
-from plaunch.agent.wait_reporter import WaitReporter
-from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import SignalException
@@ -37,7 +31,7 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from plaunch.agent.requests import Progress
+    from plaunch.agent.extensions import Progress
     from plaunch.agent.workers import Workers
     from plaunch.process.held import Held
 
@@ -109,7 +103,6 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter = services.waiting or WaitReporter()
         self._progress: Mapping[int, Progress] = {}
         self._notes: Mapping[str, str] = {}
-        self._job: JobRendezvous | None = None
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -140,51 +133,45 @@ class SimpleElasticAgent(ElasticAgent):
         Raises:
             PluginLoadError: the adapter for such agents is not installed.
         """
-        del notifier
         workers: Workers = parts.load_part(parts.POLLED_WORKERS)(self, group)
         return workers
 
-    def _create_loop(self, before: State | None = None) -> None:
-        """Create the components of one run; `before` is the state at the end of an earlier run."""
+    def _create_loop(self, attempt: int = 0, round: int = -1) -> None:
+        """Create the components of one run; earlier runs ended in this attempt and round."""
         spec, workers, notifier = self._worker_group.spec, self._workers, self._notifier
-        self._poller = poller = Poller(self._watchdog)
-        self._requests = Requests(poller.wake_up)
-        # Looked up at the call: a program may replace the method of one agent.
-        forwarded = ForwardedSignals(lambda signum: workers.signal(signum))  # noqa: PLW0108
-        state = State() if before is None else before
-        # A restart whose round has not formed was used as well.
-        attempt = self._job.attempt if isinstance(self._job, LocalJob) else state.attempt
-        job, interval = self._create_job(attempt)
-        self._job = job
-        is_local = isinstance(job, LocalJob)
-        self._peers = peers = Peers(job, notifier, poller, forwarded, interval)
-        preconditions = Preconditions(self._services.health_checks, peers, poller)
+        services, poller = self._services, Poller(self._watchdog)
+        forwarded = ForwardedSignals(workers)
+        self._job, interval = self._create_job(attempt, poller)
+        # A local job bounds the wait itself.
+        patience = math.inf if isinstance(self._job, LocalJob) else self._exit_barrier_timeout
+        peers = Peers(self._job, notifier, poller, forwarded, interval, patience)
+        results = Results(workers, peers, notifier)
         self._components = LoopComponents(
             workers=workers,
             peers=peers,
-            joiner=RoundJoiner(job, workers, peers, notifier, poller, self._reporter),
-            preconditions=preconditions,
-            results=Results(workers, peers, notifier),
+            joiner=RoundJoiner(
+                self._job, workers, peers, results, notifier, poller, self._reporter
+            ),
+            preconditions=Preconditions(services.health_checks, peers, results, poller),
+            results=results,
             notifier=notifier,
             forwarded=forwarded,
+            inbox=SignalInbox(self._signal_policy, poller.wake_up),
             poller=poller,
             reporter=self._reporter,
-            requests=self._requests,
+            requests=Requests(poller.wake_up),
         )
         self._loop = Loop(
             self._components,
-            # A local job bounds the wait itself.
-            exit_barrier_timeout=math.inf if is_local else self._exit_barrier_timeout,
-            state=State(
+            State(
                 max_restarts=spec.max_restarts,
-                has_checks=preconditions.exist,
+                has_checks=services.health_checks is not None,
                 attempt=attempt,
-                round=state.round,
+                round=round,
             ),
-            is_whole_job=not is_local,
         )
 
-    def _create_job(self, attempt: int) -> tuple[JobRendezvous, float]:
+    def _create_job(self, attempt: int, poller: Poller) -> tuple[JobRendezvous, float]:
         """The job behind the handler of the spec, and the seconds between checks for changes."""
         spec = self._worker_group.spec
         if isinstance(spec.rdzv_handler, JobRendezvous):
@@ -194,7 +181,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._services.restart_policy,
             attempt=attempt,
             wait_for_peers=self._wait_for_peers,
-            wake=self._poller.wake_up.wake,
+            wake=poller.wake_up.wake,
             is_running=lambda: self._loop.state.phase is Phase.RUNNING,
             is_asked_to_end=self.is_asked_to_end,
         )
@@ -212,7 +199,6 @@ class SimpleElasticAgent(ElasticAgent):
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
         """The agent's worker group; it changes while the agent runs."""
-        del role
         return self._worker_group
 
     def request(self, kind: RequestKind, reason: str, who: str) -> None:
@@ -223,7 +209,7 @@ class SimpleElasticAgent(ElasticAgent):
             reason: why, in a few words.
             who: what requests it, in a few words for messages: a plugin, with its distribution.
         """
-        self._requests.put(Requested(kind, reason, who))
+        self._components.requests.put(Requested(kind, reason, who))
 
     def signal_workers(
         self,
@@ -239,7 +225,7 @@ class SimpleElasticAgent(ElasticAgent):
             reason: why, for the report of a worker that the signal ends.
         """
         chosen = None if ranks is None else frozenset(ranks)
-        self._requests.put(SignalWorkers(signum, chosen, reason))
+        self._components.requests.put(SignalWorkers(signum, chosen, reason))
 
     def report_hang(self, rank: int, text: str, *, is_final: bool = False) -> None:
         """Fail the round because its workers hang; thread-safe.
@@ -249,7 +235,7 @@ class SimpleElasticAgent(ElasticAgent):
             text: where it hangs, for the report.
             is_final: whether no restart may follow.
         """
-        self._requests.put(Hang(rank, text, is_final))
+        self._components.requests.put(Hang(rank, text, is_final))
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Set the progress of workers for snapshots, by global rank; thread-safe."""
@@ -267,6 +253,7 @@ class SimpleElasticAgent(ElasticAgent):
         return replace(
             self._loop.snapshot,
             waits_for=waits_for,
+            is_job_wide=not isinstance(self._job, LocalJob),
             progress=self._progress,
             notes=self._notes,
         )
@@ -305,32 +292,34 @@ class SimpleElasticAgent(ElasticAgent):
         An agent may run again when it has ended. As in torchrun, the restarts that it has used
         remain used.
         """
-        del role
-        if self._poller.is_closed:
+        if self._components.poller.is_closed:
             prepare_rendezvous(self._worker_group.spec, self._longest_stop)
-            self._create_loop(self._loop.state)
-        loop, components = self._loop, self._components
+            job, state = self._job, self._loop.state
+            # A restart whose round has not formed was used as well.
+            attempt = job.attempt if isinstance(job, LocalJob) else state.attempt
+            self._create_loop(attempt, state.round)
+        loop = self._loop
         result: RunResult | None = None
         outcome: Outcome | None = None
         try:
-            with SignalInbox(self._signal_policy, self._poller.wake_up) as inbox:
+            with self._components.inbox:
                 try:
-                    outcome = loop.run(inbox)
+                    outcome = loop.run()
                 except BaseException as error:
-                    loop.tear_down(error, inbox)
+                    loop.tear_down(error)
                     raise
                 finally:
                     self._shutdown(loop.soft_signal, timeout=self._shutdown_timeout)
                     loop.look_around()
-                    await_verdict(components, inbox)
-                    await_console(components, inbox, outcome, is_asked=loop.is_asked_to_end())
+                    loop.await_verdict()
+                    loop.await_console(outcome)
             result = self._conclude(outcome)
             return result
         finally:
             word = "" if outcome is None else outcome.value
             reason = str(loop.results.error) if outcome is Outcome.LEFT else ""
             self._notifier.notify(notifications.AgentFinished, result, word, reason)
-            self._poller.close()
+            self._components.poller.close()
 
     def _conclude(self, outcome: Outcome) -> RunResult:
         """What `run` returns, or raises."""
@@ -338,7 +327,7 @@ class SimpleElasticAgent(ElasticAgent):
         if outcome is Outcome.SUCCEEDED:
             return loop.results.of_workers
         if outcome is Outcome.FAILED:
-            result = self._peers.failed_result(loop.results.of_workers)
+            result = self._components.peers.failed_result(loop.results.of_workers)
             if error is not None and not result.is_failed():
                 raise error  # of a restart after a failure elsewhere, whose verdict is not known
             result.earlier = list(loop.results.earlier)
@@ -352,4 +341,4 @@ class SimpleElasticAgent(ElasticAgent):
                 f"{describe_asker(state)}; the workers were stopped",
                 state.asked_by or signal.SIGTERM,
             )
-        raise error or self._peers.error_of(outcome)
+        raise error or self._components.peers.error_of(outcome)

@@ -1,4 +1,4 @@
-"""What the loop does for each action of the state machine."""
+"""What the loop does for each action of the state machine, and the stop that it drives."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
-from plaunch.agent.cause_wait import CauseWait
 from plaunch.agent.messages import describe_decision
-from plaunch.agent.workers import StopInProgress
+from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.loop_components import LoopComponents
+    from plaunch.agent.components import LoopComponents
     from plaunch.agent.states import Action, AgentEvent, State
+    from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
 
@@ -25,29 +25,81 @@ logger = logging.getLogger("plaunch")
 _LOG_AFTER = 1.0
 
 
+class StopInProgress:
+    """The stop in progress, if there is one, for the loop that drives it.
+
+    Args:
+        at_end: called when a stop is over, also if a worker survives SIGKILL; an
+            `UnkillableWorkerError` of it replaces that of the stop. A step that is interrupted is
+            not the end: another one follows.
+    """
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
+        self._stop: Stop | None = None
+        self.delay = 0.0  # seconds until it has something to do
+        self.error: BaseException | None = None  # why the last one failed
+
+    def begin(self, begin: Callable[[], Stop | None]) -> AgentEvent | None:
+        """Begin a stop; the event of its end, if it is over at once."""
+        try:
+            self._stop = begin()
+        except UnkillableWorkerError as error:
+            self.error = error
+            return states.StopFailed()
+        return self.step()
+
+    def step(self) -> AgentEvent | None:
+        """Take the next step; the event of the end, if it was the last one."""
+        if self._stop is None:
+            return states.StopSucceeded()
+        error: UnkillableWorkerError | None = None
+        try:
+            delay = self._stop.step()
+        except UnkillableWorkerError as found:
+            delay, error = None, found
+        if delay is not None:
+            self.delay = delay
+            return None
+        try:
+            self._at_end()
+        except UnkillableWorkerError as found:
+            error = found
+        self._stop = None
+        if error is None:
+            return states.StopSucceeded()
+        self.error = error
+        return states.StopFailed()
+
+    def is_in_progress(self) -> bool:
+        """Whether a stop has begun and is not over."""
+        return self._stop is not None
+
+    def escalate(self) -> None:
+        """Skip the grace."""
+        if self._stop is not None:
+            self._stop.escalate()
+
+
 class Effects:
     """Performs actions. Each returns the events that follow from it at once.
 
     Args:
         components: of the agent.
-        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
         is_asked_to_end: returns whether a signal or a request asks for the end.
     """
 
     def __init__(
         self,
         components: LoopComponents,
-        exit_barrier_timeout: float,
         is_asked_to_end: Callable[[], bool],
     ) -> None:
         self.soft_signal = signal.SIGTERM  # that the workers are stopped with
         self.logged_reason = ""  # the last message about why the workers are stopped
         self._deferred = ""  # the next one
         self._log_at = 0.0  # on the monotonic clock
-        self.cause_wait = CauseWait()
         self.stop = StopInProgress(components.workers.end_stop)
         self._components = components
-        self._exit_barrier_timeout = exit_barrier_timeout
         self._is_asked_to_end = is_asked_to_end
 
     def perform(self, action: Action, state: State) -> list[AgentEvent]:
@@ -93,7 +145,6 @@ class Effects:
             )
             return [states.StartFailed()]
         components.results.begin_work(state.attempt)
-        self.cause_wait.begin_round()
         components.reporter.workers_started()
         components.notifier.notify(notifications.WorkersStarted, components.workers.forked())
         return [states.StartSucceeded()]
@@ -121,7 +172,7 @@ class Effects:
             self._components.peers.note_failure(results.of_workers)
 
     def _wait_for_peers(self, action: Action, state: State) -> None:
-        self._components.peers.begin_wait(self._exit_barrier_timeout)
+        self._components.peers.begin_wait()
 
     def _report(self, action: states.ReportDecision, state: State) -> None:
         components = self._components

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
 from plaunch.agent.agent import DEFAULT_ROLE, SimpleElasticAgent
-from plaunch.agent.env import macros, worker_environment
+from plaunch.agent.components import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.local_workers import LocalWorkers
-from plaunch.agent.services import DEFAULT_SERVICES, AgentServices
-from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
+from plaunch.agent.worker import (
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+    describe_worker,
+    macros,
+    worker_environment,
+)
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import UsageError
 from plaunch.process.components import default_binder
@@ -25,7 +31,7 @@ from plaunch.process.start import start_processes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.workers import Workers
     from plaunch.process.logs import LogsSpecs
 
@@ -128,11 +134,11 @@ class LocalElasticAgent(SimpleElasticAgent):
             server.stop()
 
     def _get_alive_time(self) -> int:
-        return int(self._poller.watchdog.last_progress())
+        return int(self._watchdog.last_progress())
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        state, hostname = self._notifier.state, socket.gethostname()
+        state, hostname = self._loop.state, socket.gethostname()
         args: dict[int, tuple[Any, ...]] = {}
         envs: dict[int, dict[str, str]] = {}
         prefixes: dict[int, str] = {}
@@ -157,14 +163,11 @@ class LocalElasticAgent(SimpleElasticAgent):
                 hostname=hostname,
                 attempt=state.attempt,
             )
-        entrypoint = spec.entrypoint
-        if entrypoint is None:
-            raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
         return self._local.launch(
             envs,
             lambda components: start_processes(
                 name=spec.role,
-                entrypoint=entrypoint,
+                entrypoint=spec.entrypoint,
                 args=args,
                 envs=envs,
                 logs_specs=self._logs_specs,
@@ -180,7 +183,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        del worker_group
         self._local.stop(self._loop.soft_signal)
 
     @contextlib.contextmanager
@@ -193,7 +195,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._local.reaper.close()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        del worker_group
         return self._local.monitor()
 
     def _shutdown(

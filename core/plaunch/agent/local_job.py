@@ -12,11 +12,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch import parts
-from plaunch.agent.messages import describe_delay, describe_failures
-from plaunch.agent.wait_reporter import describe_wait
+from plaunch.agent.messages import describe_delay, describe_failures, describe_wait, list_early_ends
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError
-from plaunch.process.failure import describe_early_ends, first_failure
+from plaunch.process.failure import first_failure
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous, WorldRanks
 from plaunch.rendezvous.job import JobRound, Verdict
 from plaunch.threads import start_thread
@@ -186,8 +185,7 @@ class LocalJob:
         is_restart = self.attempt < self._spec.max_restarts
         if decision is not None:
             is_restart = decision.is_restart
-        line = describe_early_ends(self._succeeded, first_failure(failures)[1].timestamp)
-        early_ends = [line] if line else []
+        early_ends = list_early_ends(self._succeeded, failures)
         what = describe_failures(
             RunResult(WorkerState.FAILED, failures=dict(failures), early_ends=early_ends)
         )
@@ -225,7 +223,6 @@ class LocalJob:
 
     def request_round(self, reason: str) -> None:
         """End the delay of the next round; this agent joins it by itself."""
-        del reason
         self._resumed.set()
 
     def end_job(self, reason: str) -> None:
@@ -234,7 +231,6 @@ class LocalJob:
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Join no other round."""
-        del reason, is_excluded
         self._has_left = True
         self._resumed.set()
 

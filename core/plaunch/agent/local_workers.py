@@ -8,11 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.exits import ExitReporter
-from plaunch.agent.hosted_store import HostedStore
-from plaunch.agent.launcher_failure import launcher_failure
-from plaunch.agent.worker import RunResult, WorkerState, describe_worker
-from plaunch.agent.worker_store import open_default_store
+from plaunch.agent.messages import list_early_ends
+from plaunch.agent.notifier import ExitReporter
+from plaunch.agent.worker import RunResult, WorkerState, describe_worker, launcher_failure
+from plaunch.agent.worker_store import HostedStore, open_default_store
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.components import ContextComponents
 from plaunch.process.context import RunProcsResult
@@ -25,9 +24,9 @@ from plaunch.process.streams import OutputStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.agent.notifications import Notifier
-    from plaunch.agent.requests import Hang
-    from plaunch.agent.services import AgentServices
+    from plaunch.agent.components import AgentServices
+    from plaunch.agent.extensions import Hang
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams
@@ -158,18 +157,15 @@ class LocalWorkers:
             if result is None:
                 # After a failure, all exits are reported at the end of the stop.
                 self._exits.report(self.context.take_exits())
-            # Workers that have all succeeded do not need the store.
-            if lost is not None and (result is None or result.failures):
+            if result is not None and not result.failures:
+                self._others = {}  # workers that have all succeeded do not need the store
+            elif lost is not None:
                 if isinstance(lost, WorkerStoreHostError):
                     raise lost  # a restart cannot fix this
                 failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
                 self._others[failure.local_rank] = failure
-            if self._others and (result is None or result.failures):
+            if result is not None or self._others:
                 return self._result(result or RunProcsResult())
-            if result is not None:
-                if not result.failures:
-                    self._others = {}
-                return self._result(result)
             stuck = self._give_up_stuck()
             return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
 
@@ -331,7 +327,6 @@ class LocalWorkers:
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
             failure.lifetime = max(failure.timestamp - self._started_at, 0.0)
-        for failure in result.failures.values():
             signum, why = self._reasons.get(failure.pid, (0, ""))
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"
@@ -347,7 +342,7 @@ class LocalWorkers:
                 for rank, code in result.stopped.items()
                 if ranks[rank] not in self._others
             },
-            early_ends=self._exits.early_ends(failures),
+            early_ends=list_early_ends(self._exits.succeeded, failures),
         )
 
     def _give_up_stuck(self) -> bool:

@@ -12,32 +12,33 @@ for torchrun, hold the loop.
 from __future__ import annotations
 
 import logging
+import math
 import signal
+import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from plaunch.agent import machine, notifications, states
 from plaunch.agent.effects import Effects, log_without_effect
+from plaunch.agent.extensions import Hang, Snapshot
 from plaunch.agent.phases import Phases
-from plaunch.agent.poller import QUIET_INTERVAL
-from plaunch.agent.requests import Hang, Snapshot
+from plaunch.agent.poller import QUIET_INTERVAL, BackgroundCall
 from plaunch.process.signals import SignalAction
+from plaunch.process.streams import show_rest
 
 if TYPE_CHECKING:
-    from plaunch.agent.loop_components import LoopComponents
-    from plaunch.agent.signals import SignalInbox
+    from plaunch.agent.components import LoopComponents
 
 logger = logging.getLogger("plaunch")
 
+_VERDICT_WAIT = 5.0  # seconds for the other nodes to learn of a failure of this node itself
+_LAST_CONSOLE_WAIT = 5.0  # seconds for the console after a stop signal, or an error of the agent
+_REPORT_WAIT = 2.0  # seconds to report, after that wait, what was not shown
+# After these outcomes no other node waits for this one.
+_ENDS_OF_JOB = (states.Outcome.SUCCEEDED, states.Outcome.FAILED, states.Outcome.CLOSED)
+
 # In these phases the workers that have ended are those of the present round.
 _WORKING = (states.Phase.RUNNING, states.Phase.CLEARING, states.Phase.WAITING)
-
-
-class Inputs(NamedTuple):
-    """The signals that stop the job, and the requests, that have arrived since the last call."""
-
-    stops: list[states.AgentEvent]
-    requests: list[states.Requested]
 
 
 class Loop:
@@ -45,31 +46,15 @@ class Loop:
 
     Args:
         components: what the loop drives.
-        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
         state: where the state machine begins.
-        is_whole_job: whether requests to this agent are for all nodes of the job; for snapshots.
     """
 
-    def __init__(
-        self,
-        components: LoopComponents,
-        *,
-        exit_barrier_timeout: float,
-        state: states.State,
-        is_whole_job: bool,
-    ) -> None:
-        self.state = state
+    def __init__(self, components: LoopComponents, state: states.State) -> None:
+        self._components = components
         self.results = components.results
-        self._is_whole_job = is_whole_job
-        self._workers = components.workers
-        self._peers = components.peers
-        self._notifier = components.notifier
-        self._forwarded = components.forwarded
-        self._poller = components.poller
-        self._requests = components.requests
-        self._effects = Effects(components, exit_barrier_timeout, self.is_asked_to_end)
+        self.state = state
+        self._effects = Effects(components, self.is_asked_to_end)
         self._phases = Phases(components, self._effects)
-        self._inbox: SignalInbox | None = None
         self.look_around()
 
     @property
@@ -82,15 +67,14 @@ class Loop:
 
         For code that holds the loop, on any thread.
         """
-        is_due = self._inbox is not None and self._inbox.has_stop()
-        return is_due or self._requests.has_end() or self.state.is_asked_to_end
+        inbox, requests = self._components.inbox, self._components.requests
+        return inbox.has_stop() or requests.has_end() or self.state.is_asked_to_end
 
-    def run(self, inbox: SignalInbox) -> states.Outcome:
+    def run(self) -> states.Outcome:
         """Poll and dispatch until the state machine finishes; returns how the run ended."""
-        self._inbox = inbox
         pending: deque[states.AgentEvent] = deque([states.Begin()])
         while True:
-            self._add_inputs(pending, inbox)
+            self._add_inputs(pending)
             try:
                 if not pending:
                     self.look_around()
@@ -115,20 +99,21 @@ class Loop:
                 pending.clear()
                 pending.append(states.AgentFailed())
 
-    def tear_down(self, error: BaseException, inbox: SignalInbox) -> None:
+    def tear_down(self, error: BaseException) -> None:
         """Stop the workers that still run after `error` has ended `run`."""
         self._effects.log_deferred()
         if isinstance(error, Exception):
             self.results.note_error(error)
             self.results.report_error(is_restart=self.state.is_restart)
         self._step(states.AgentFailed())
-        stop = self._effects.stop
+        stop, workers = self._effects.stop, self._components.workers
         if not stop.is_in_progress():
-            stop.begin(lambda: self._workers.begin_stop(self.soft_signal))
+            stop.begin(lambda: workers.begin_stop(self.soft_signal))
         while stop.is_in_progress():
-            self._poller.poll(self._workers.exit_fds(), min(stop.delay, QUIET_INTERVAL))
-            self._workers.tend()
-            for event in self._take_inputs(inbox).stops:
+            self._components.poller.poll(workers.exit_fds(), min(stop.delay, QUIET_INTERVAL))
+            workers.tend()
+            stops, _ = self._take_inputs()
+            for event in stops:
                 if states.Escalate() in self._step(event):
                     stop.escalate()
             stop.step()
@@ -137,21 +122,20 @@ class Loop:
 
     def look_around(self) -> None:
         """Take a snapshot; it is replaced as a whole, since other threads read it."""
-        state, workers = self.state, self._workers
+        state, workers = self.state, self._components.workers
         pids = workers.pids()
         workers.holds.tend(pids.values())
         ranks = [worker.global_rank for worker in workers.group.workers]
         stdouts, stderrs = workers.log_files()
         succeeded = workers.succeeded()
         if state.phase in _WORKING:
-            self._peers.note_succeeded(succeeded)
+            self._components.peers.note_succeeded(succeeded)
         self.snapshot = Snapshot(
             state.workers,
             state.round,
             state.attempt,
             tuple(rank for rank in ranks if rank >= 0),
             pids,
-            is_job_wide=self._is_whole_job,
             stdouts=stdouts,
             stderrs=stderrs,
             succeeded=succeeded,
@@ -162,12 +146,54 @@ class Loop:
         self.state, actions = machine.step(before, event)
         if isinstance(event, states.Requested) and self.state == before and not actions:
             log_without_effect(event, before)
-        self._notifier.notify_state(self.state.workers)
+        self._components.notifier.notify_state(self.state.workers)
         return actions
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def await_verdict(self) -> None:
+        """Wait until the job has reacted to an error of this node, which may host its store."""
+        peers = self._components.peers
+        until = time.monotonic() + _VERDICT_WAIT
+        while peers.awaits_verdict() and (remaining := until - time.monotonic()) > 0:
+            if any(one.action is SignalAction.STOP for one in self._components.inbox.take()):
+                return
+            self._components.poller.poll(peers.fds(), min(remaining, peers.interval))
+            peers.take_changes()
+
+    def await_console(self, outcome: states.Outcome | None) -> None:
+        """Wait until a slow reader of the console has been shown all of the output.
+
+        There is no timeout, but a stop signal or a request for the end stops the wait. If there was
+        one before, or other nodes may wait for this one to leave, the console has some seconds,
+        which Ctrl-C ends.
+        """
+        components = self._components
+        notifier, poller = components.notifier, components.poller
+        streams = components.workers.streams()
+        if streams is None or not streams.counts().lag_bytes:
+            return
+        is_endless = outcome in _ENDS_OF_JOB and not self.is_asked_to_end()
+        timeout = math.inf if is_endless else _LAST_CONSOLE_WAIT
+        wait = BackgroundCall("console", lambda: show_rest(streams, timeout), poller.wake_up)
+        notifier.notify(notifications.ConsoleAwaited, streams.counts().lag_bytes)
+        until = time.monotonic() + timeout + _REPORT_WAIT
+        while not wait.is_done() and (remaining := until - time.monotonic()) > 0:
+            poller.poll((), min(remaining, QUIET_INTERVAL))
+            stops = [one for one in components.inbox.take() if one.action is SignalAction.STOP]
+            for one in stops:
+                notifier.notify(notifications.SignalReceived, one.signum, one.action)
+            if is_endless:
+                is_over = bool(stops) or components.requests.has_end()
+            else:  # programs send SIGTERM more than once for one request
+                is_over = any(one.signum in (signal.SIGINT, signal.SIGQUIT) for one in stops)
+            if is_over:
+                streams.escalate()
+                until = min(until, time.monotonic() + _REPORT_WAIT)
 
     # --- signals and requests ---------------------------------------------------------------------
 
-    def _add_inputs(self, pending: deque[states.AgentEvent], inbox: SignalInbox) -> None:
+    def _add_inputs(self, pending: deque[states.AgentEvent]) -> None:
         """Put signals and requests for the end before all other events.
 
         A restart must not overtake a stop that arrives during it. But a success or a failure of
@@ -175,22 +201,25 @@ class Loop:
         """
         has_succeeded = bool(pending) and isinstance(pending[0], states.WorkSucceeded)
         first = [pending.popleft()] if has_succeeded else []
-        stops, requests = self._take_inputs(inbox)
+        stops, requests = self._take_inputs()
         ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
         is_stopping = self.state.phase is states.Phase.STOPPING
         if (stops or ends) and is_stopping and self.results.due() is not None:
             self.results.report_failure()
-            first += self._peers.look_while_stopping(is_clearing=False)
+            first += self._components.peers.look_while_stopping(is_clearing=False)
         pending.extendleft(reversed([*first, *stops, *ends]))
         pending.extend(one for one in requests if one not in ends)
 
-    def _take_inputs(self, inbox: SignalInbox) -> Inputs:
-        """Take all requests and signals, and handle those that are not for the state machine."""
+    def _take_inputs(self) -> tuple[list[states.AgentEvent], list[states.Requested]]:
+        """Take all signals and requests; returns the stops and the requests among them.
+
+        Those that are not for the state machine are handled.
+        """
         requests = self._take_requests()
         stops: list[states.AgentEvent] = []
-        for received in inbox.take():
+        for received in self._components.inbox.take():
             signum, action = received.signum, received.action
-            self._notifier.notify(notifications.SignalReceived, signum, action)
+            self._components.notifier.notify(notifications.SignalReceived, signum, action)
             if action is SignalAction.STOP:
                 if not received.is_listed:
                     logger.warning(
@@ -205,25 +234,25 @@ class Loop:
                 stops.append(states.StopRequested(signum, received.at))
             elif action is SignalAction.NOTIFY:
                 self._forward(signum)
-        return Inputs(stops, requests)
+        return stops, requests
 
     def _forward(self, signum: signal.Signals) -> None:
         if self.state.phase is states.Phase.STOPPING:
             logger.warning(
                 "%s received; the workers are being stopped and do not get it", signum.name
             )
-        elif self._forwarded.pass_on(signum):
-            self._peers.send_notice(signum)
+        elif self._components.forwarded.pass_on(signum):
+            self._components.peers.send_notice(signum)
 
     def _take_requests(self) -> list[states.Requested]:
         events: list[states.Requested] = []
-        for request in self._requests.take():
+        for request in self._components.requests.take():
             if isinstance(request, states.Requested):
-                self._notifier.notify(notifications.RequestReceived, request)
+                self._components.notifier.notify(notifications.RequestReceived, request)
                 events.append(request)
             elif isinstance(request, Hang):
-                self._workers.note_hang(request)
-                self._poller.wake_up.wake()  # to check them at once
+                self._components.workers.note_hang(request)
+                self._components.poller.wake_up.wake()  # to check them at once
             else:
-                self._workers.signal(request.signum, request.ranks, request.reason)
+                self._components.workers.signal(request.signum, request.ranks, request.reason)
         return events

@@ -1,18 +1,27 @@
-"""The messages of the agent about why it stops workers, and what follows."""
+"""The messages of an agent: why it stops workers, what follows, and what it waits for."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.states import Outcome, Phase, RequestKind, RestartReason, State
-from plaunch.process.failure import first_failure
+from plaunch.durations import format_duration
+from plaunch.errors import RendezvousTimeoutError, one_line
+from plaunch.process.failure import describe_early_ends, first_failure
+from plaunch.rendezvous.api import RendezvousHandler
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from plaunch.agent.worker import RunResult
-    from plaunch.rendezvous.job import JobRound
+    from plaunch.process.failure import ProcessFailure
+    from plaunch.rendezvous.job import JobRendezvous, JobRound
+
+logger = logging.getLogger("plaunch")
 
 
 def describe_decision(
@@ -26,17 +35,17 @@ def describe_decision(
         reason: why the agent stops its workers, or how the job ended.
         logged: what this returned last.
     """
-    asked = describe_asker(state)
+    requested = describe_asker(state)
     if then is Outcome.SUCCEEDED and state.is_asked_to_end:
         return (
-            f"{asked}; the workers of this node have succeeded, and that stays its result; it "
+            f"{requested}; the workers of this node have succeeded, and that stays its result; it "
             "does not wait for other nodes"
         )
     if then is RestartReason.REQUEST:
-        return f"{asked}; all workers are restarted; this is not counted against --max-restarts"
+        return f"{requested}; all workers are restarted; this is not counted against --max-restarts"
     if then is Outcome.SIGNALLED:
         what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
-        return f"{asked}; {what}"
+        return f"{requested}; {what}"
     is_running = not state.has_succeeded and state.phase is not Phase.DONE
     stopping = "all workers are stopped" if is_running else ""
     if then is RestartReason.MEMBERSHIP:
@@ -100,6 +109,21 @@ def describe_round(formed: JobRound, state: State, logged: str = "") -> str:
     return decision if what in logged else f"{what}; {decision}"
 
 
+def list_early_ends(
+    succeeded: Mapping[int, float], failures: Mapping[int, ProcessFailure]
+) -> list[str]:
+    """Which workers of this node had succeeded before the first of these failures, in a line.
+
+    Args:
+        succeeded: when they ended, by global rank, in seconds since the epoch.
+        failures: by global rank; may be empty.
+    """
+    if not failures:
+        return []
+    line = describe_early_ends(succeeded, first_failure(failures)[1].timestamp)
+    return [line] if line else []
+
+
 def describe_failures(result: RunResult) -> str:
     """Which worker failed first, and how, in a few words."""
     if not result.failures:
@@ -114,3 +138,93 @@ def describe_failures(result: RunResult) -> str:
         f"rank {rank} on {failure.host} (pid {failure.pid}) {failure.verb}: {how}"
         f"{others}{early_ends}"
     )
+
+
+_FIRST_LINE = 3.0  # seconds of waiting before the first line
+_LIVE_INTERVAL = 1.0  # seconds between two changes of a live line
+_MOST_SILENCE = 60.0  # seconds between two plain lines; each pause is twice the one before
+
+
+class WaitReporter:
+    """Reports each wait in a live line, or in log lines that become rarer.
+
+    Args:
+        start_timeout: seconds from now until the first worker must run, or None for no bound.
+        show: shows a line and replaces the one it showed before; an empty text clears it. None if
+            lines cannot be replaced: they are logged then.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch, for people.
+    """
+
+    def __init__(
+        self,
+        start_timeout: float | None = None,
+        *,
+        show: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._start_timeout = start_timeout
+        self._show = show
+        self._clock = clock
+        self._wall_clock = wall_clock
+        now = clock()
+        self._start_by = None if start_timeout is None else now + start_timeout
+        self._since = now
+        self._since_time = 0.0
+        self._silence = _FIRST_LINE
+        self._speak_at = now
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._since = self._clock()
+        self._since_time = self._wall_clock()
+        self._silence = _FIRST_LINE
+        self._speak_at = self._since + self._silence
+
+    def end(self) -> None:
+        """The wait is over."""
+        if self._show is not None:
+            self._show("")
+
+    def workers_started(self) -> None:
+        """Workers run: `start_timeout` no longer applies."""
+        self._start_by = None
+
+    def pause(self) -> float:
+        """Seconds until `look` has something to do."""
+        until = self._speak_at if self._start_by is None else min(self._speak_at, self._start_by)
+        return max(until - self._clock(), 0.0)
+
+    def look(self, handler: RendezvousHandler | JobRendezvous) -> RendezvousTimeoutError | None:
+        """Report what the agent waits for, if it is time; return the error if the wait must end."""
+        now = self._clock()
+        if self._start_by is not None and now >= self._start_by:
+            self.end()
+            return RendezvousTimeoutError(
+                f"no worker of this node could be started within {self._start_timeout:g} s "
+                f"(--start-timeout); it was waiting for {describe_wait(handler)}"
+            )
+        if now < self._speak_at:
+            return None
+        waited = format_duration(round(now - self._since), " ")
+        text = f"waiting for {describe_wait(handler)}"
+        if self._show is not None:
+            self._show(f"{text} ({waited}; Ctrl-C ends it)")
+            self._speak_at = now + _LIVE_INTERVAL
+            return None
+        since = time.strftime("%H:%M:%S", time.localtime(self._since_time))
+        logger.info("%s (since %s, for %s; Ctrl-C ends it)", text, since, waited)
+        self._silence = min(2 * self._silence, _MOST_SILENCE)
+        self._speak_at = now + self._silence
+        return None
+
+
+def describe_wait(handler: Any) -> str:
+    """What `next_rendezvous` of `handler` waits for, in a few words; never raises its errors."""
+    # A handler that does not derive from plaunch's class may have no such method.
+    describe = getattr(handler, "describe_wait", None)
+    try:
+        return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())
+    except Exception as error:  # noqa: BLE001 - a backend's bug must not cost the job
+        return f"the rendezvous, which cannot say for what ({one_line(error)})"

@@ -6,29 +6,22 @@ has a table of them, with the hook and the events of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING
 
-from plaunch.agent.worker import (
-    GroupInfo,
-    RunResult,
-    WorkerExit,
-    WorkerInfo,
-    WorkerState,
-    describe_worker,
-)
-from plaunch.process.failure import first_failure
-from plaunch.process.signals import SignalAction
-from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.states import Requested, RoundFormed, State
-    from plaunch.agent.worker import WorkerGroup
+    from plaunch.agent.states import Requested
+    from plaunch.agent.worker import GroupInfo, RunResult, WorkerState
     from plaunch.process.failure import ProcessFailure
+    from plaunch.process.signals import SignalAction
     from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.worker_exit import WorkerExit
+    from plaunch.rendezvous.api import MembershipChange
+
+    Notify = Callable[["Notification"], None]
 
 
 @plain_dataclass
@@ -232,93 +225,3 @@ class AgentFinished(Notification):
     result: RunResult | None
     outcome: str = ""
     reason: str = ""
-
-
-Notify = Callable[[Notification], None]
-WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
-Facts = ParamSpec("Facts")
-
-
-class Notifier:
-    """Creates notifications, and passes them to the listener.
-
-    Args:
-        group: the agent's workers, which change while it runs.
-        state: returns the state of the agent.
-        notify: is called with every notification; None if there is no listener.
-    """
-
-    def __init__(
-        self, group: WorkerGroup, state: Callable[[], State], notify: Notify | None
-    ) -> None:
-        self._group = group
-        self._state = state
-        self._notify = notify
-
-    @property
-    def state(self) -> State:
-        """The state of the agent."""
-        return self._state()
-
-    @property
-    def run_id(self) -> str:
-        """The id of the job."""
-        return self._group.spec.rdzv_handler.get_run_id()
-
-    def group_info(self, formed: RoundFormed | None = None) -> GroupInfo:
-        """The group now, or in the round that has just `formed`."""
-        group, state = self._group, self._state()
-        attempt, number = state.attempt, state.round
-        if formed is not None:
-            attempt, number = formed.attempt, formed.number_after(state)
-        return GroupInfo(
-            run_id=self.run_id,
-            role=group.spec.role,
-            state=group.state,
-            attempt=attempt,
-            round=number,
-            max_restarts=group.spec.max_restarts,
-            group_rank=-1 if group.group_rank is None else group.group_rank,
-            group_world_size=-1 if group.group_world_size is None else group.group_world_size,
-            master_addr=group.master_addr or "",
-            master_port=group.master_port or 0,
-            workers=tuple(describe_worker(worker) for worker in group.workers),
-        )
-
-    def notify(
-        self,
-        notification: Callable[Concatenate[GroupInfo, Facts], Notification],
-        *args: Facts.args,
-        **kwargs: Facts.kwargs,
-    ) -> None:
-        """Create a `notification` from the group and the arguments, and pass it to the listener."""
-        if self._notify is not None:
-            self._notify(notification(self.group_info(), *args, **kwargs))
-
-    def notify_round(self, formed: RoundFormed, waited: float, reason: str) -> None:
-        """Notify that a round has formed, for which this node `waited` so many seconds."""
-        if self._notify is not None:
-            self._notify(AfterRendezvous(self.group_info(formed), waited, reason))
-
-    def notify_state(self, new: WorkerState) -> None:
-        """Set the state of the worker group; notify if it has changed."""
-        old, self._group.state = self._group.state, new
-        if old is not new:
-            self.notify(StateChanged, old, new)
-
-    def notify_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
-        """Notify of each of `changes`, and return them."""
-        for change in changes:
-            if change.kind is ChangeKind.NOTICE:
-                self.notify(SignalReceived, change.signum, SignalAction.NOTIFY, change.node)
-            else:
-                self.notify(MembershipChanged, change)
-        return changes
-
-    def notify_failures(self, result: RunResult) -> None:
-        """Notify which workers have failed, if any, and which of them first."""
-        failures = result.failures
-        if failures:
-            first = result.first_failure
-            first = first_failure(failures)[0] if first is None else first
-            self.notify(WorkersFailed, failures, first)

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.launcher_failure import LAUNCHER, launcher_failure
 from plaunch.agent.messages import describe_asker, describe_failures
-from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.agent.worker import LAUNCHER, RunResult, WorkerState, launcher_failure
 from plaunch.errors import (
     PlaunchError,
     RendezvousClosedError,
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
-    from plaunch.agent.forwarded_signals import ForwardedSignals
-    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.poller import Poller
+    from plaunch.agent.signals import ForwardedSignals
     from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange
     from plaunch.rendezvous.job import JobRendezvous
@@ -67,6 +66,7 @@ class Peers:
         poller: waits, and is woken.
         forwarded: passes on the signals that another node has received.
         interval: seconds between two calls of `look` if nothing happens.
+        patience: seconds to wait for the other nodes after success, `exit_barrier_timeout`.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Peers:
         poller: Poller,
         forwarded: ForwardedSignals,
         interval: float,
+        patience: float,
     ) -> None:
         self.reason = ""  # why the agent stops its workers, or the job was closed
         self.interval = interval
@@ -84,7 +85,7 @@ class Peers:
         self._poller = poller
         self._forwarded = forwarded
         self._lost: MembershipChange | None = None
-        self._timeout = 0.0
+        self._patience = patience
         self._wait_until = 0.0  # on the monotonic clock
         self._awaits_verdict = False
         self._losses: list[str] = []  # logged since the last round, while no own worker ran
@@ -207,9 +208,9 @@ class Peers:
 
     # --- after own workers have succeeded ---------------------------------------------------------
 
-    def begin_wait(self, timeout: float) -> None:
-        """Report that all own workers have succeeded; wait at most `timeout` seconds for others."""
-        self._timeout, self._wait_until = timeout, time.monotonic() + timeout
+    def begin_wait(self) -> None:
+        """Report that all own workers have succeeded, and begin to wait for the other nodes."""
+        self._wait_until = time.monotonic() + self._patience
         self._job.report_success()
 
     def watch(self, fds: Sequence[int], due: float | None) -> list[states.AgentEvent]:
@@ -219,19 +220,19 @@ class Peers:
             fds: descriptors that end this call.
             due: seconds until it ends in any case, or None.
         """
-        pause = min(self._patience(), self.interval, self.interval if due is None else due)
+        pause = min(self._remaining(), self.interval, self.interval if due is None else due)
         self._poller.poll([*fds, *self.fds()], pause)
         events = self._events(self.take_changes(), self._forwarded.pass_on)
-        if not events and self._patience() <= 0:
+        if not events and self._remaining() <= 0:
             logger.warning(
                 "other nodes have not finished %g s after this one (--exit-barrier-timeout); this "
                 "node does not wait any longer",
-                self._timeout,
+                self._patience,
             )
             return [states.PeersFinished()]
         return events
 
-    def _patience(self) -> float:
+    def _remaining(self) -> float:
         return max(self._wait_until - time.monotonic(), 0.0)
 
     # --- reports to the job -----------------------------------------------------------------------

@@ -12,8 +12,8 @@ from plaunch.agent.worker import WorkerState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch.agent.components import LoopComponents
     from plaunch.agent.effects import Effects
-    from plaunch.agent.loop_components import LoopComponents
     from plaunch.agent.states import AgentEvent, State
 
 # Seconds to wait for a failure of own workers after those of another node have failed, or a node is
@@ -26,7 +26,7 @@ class Phases:
 
     Args:
         components: of the agent.
-        effects: hold the stop in progress, and the wait for the cause of a failure.
+        effects: hold the stop in progress.
     """
 
     def __init__(self, components: LoopComponents, effects: Effects) -> None:
@@ -40,25 +40,21 @@ class Phases:
         return _WATCHES[state.phase](self, state)
 
     def _watch_checks(self, state: State) -> list[AgentEvent]:
-        preconditions, results = self._components.preconditions, self._components.results
-        events = preconditions.watch()
-        results.note_error(preconditions.error)
-        return events
+        return self._components.preconditions.watch()
 
     def _watch_round(self, state: State) -> list[AgentEvent]:
-        joiner, results = self._components.joiner, self._components.results
+        joiner = self._components.joiner
         events = joiner.watch(state, self._effects.logged_reason)
-        for formed in (one for one in events if isinstance(one, states.RoundFormed)):
-            results.begin_round(formed.attempt, joiner.reason)
+        if any(isinstance(event, states.RoundFormed) for event in events):
             self._effects.log_round(joiner.message)
-        results.note_error(joiner.error)
         return events
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:
         workers, peers = self._components.workers, self._components.peers
+        results = self._components.results
         self._components.poller.poll(
             [*workers.exit_fds(), *peers.fds()],
-            _earliest(peers.interval, workers.due(), self._effects.cause_wait.due()),
+            _earliest(peers.interval, workers.due(), results.cause_wait.due()),
         )
         return self._look_at_workers() or peers.look(self._find_own_failures)
 
@@ -72,7 +68,7 @@ class Phases:
             group = workers.group
             is_alone = (group.group_world_size or 1) == 1
             are_all = len(result.failures) == len(group.workers)
-            if self._effects.cause_wait.is_on(result, others=not (is_alone and are_all)):
+            if results.cause_wait.is_on(result, others=not (is_alone and are_all)):
                 return []
             results.fail(result)
             return [states.WorkFailed()]
@@ -89,7 +85,7 @@ class Phases:
         If a node is lost (`is_loss`), workers that only miss a peer have not.
         """
         if not is_loss:
-            self._effects.cause_wait.end()
+            self._components.results.cause_wait.end()
         until = time.monotonic() + _LAST_LOOK
         while (remaining := until - time.monotonic()) > 0:
             self._components.poller.poll(self._components.workers.exit_fds(), remaining)

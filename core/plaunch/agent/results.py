@@ -1,4 +1,4 @@
-"""The results of workers, round after round, and when failures are reported."""
+"""The results of workers, and when failures are reported."""
 
 from __future__ import annotations
 
@@ -12,11 +12,61 @@ from plaunch.errors import RendezvousError, SignalException, UnkillableWorkerErr
 from plaunch.process.failure import EarlierAttempt
 
 if TYPE_CHECKING:
-    from plaunch.agent.notifications import Notifier
+    from collections.abc import Callable
+
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.workers import Workers
 
 logger = logging.getLogger("plaunch")
+
+
+# Seconds for a worker to exit after its exception. Its connections close before its exit is seen,
+# so its peers fail first, and stopping it would hide that it has failed by itself.
+_CAUSE_WAIT = 2.0
+
+
+class CauseWait:
+    """Decides how long a node delays the report of failures that only report a lost peer.
+
+    Other failures are never delayed, nor is one that another node has reported.
+
+    Args:
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: float | None = None
+
+    def begin_round(self) -> None:
+        """The workers of another round have been started."""
+        self._until = None
+
+    def is_on(self, result: RunResult, *, others: bool) -> bool:
+        """Whether to wait for the cause of these failures.
+
+        Args:
+            result: of the workers of this node.
+            others: whether there are workers, here or on other nodes, that may be the cause.
+        """
+        failures = result.failures
+        if result.state is not WorkerState.FAILED or not failures or not others:
+            return False
+        if result.early_ends or any(not failure.is_consequence for failure in failures.values()):
+            return False
+        if self._until is None:
+            self._until = self._clock() + _CAUSE_WAIT
+        return self._clock() < self._until
+
+    def end(self) -> None:
+        """End the wait, for the rest of the round: another cause is known."""
+        self._until = self._clock()
+
+    def due(self) -> float | None:
+        """Seconds until the wait is over; None if there is none."""
+        left = 0.0 if self._until is None else self._until - self._clock()
+        return left if left > 0 else None
 
 
 class Results:
@@ -31,6 +81,7 @@ class Results:
     def __init__(self, workers: Workers, peers: Peers, notifier: Notifier) -> None:
         self.of_workers = RunResult(WorkerState.INIT)
         self.error: BaseException | None = None
+        self.cause_wait = CauseWait()
         self._workers = workers
         self._peers = peers
         self._notifier = notifier
@@ -42,7 +93,7 @@ class Results:
         self._began = 0.0  # on the monotonic clock, when they were
         self._lasted: float | None = None  # seconds until something ended their work
 
-    def begin_round(self, attempt: int = 0, reason: str = "") -> None:
+    def begin_round(self, attempt: int, reason: str) -> None:
         """A round has formed, in this attempt; `reason` is the job's, empty if it gave none."""
         if self._attempt is not None and attempt > self._attempt:
             cause = reason.partition("; ")[0] or describe_failures(self.of_workers)
@@ -50,11 +101,12 @@ class Results:
         self.of_workers = RunResult(WorkerState.INIT)
         self._has_started = False
 
-    def begin_work(self, attempt: int = 0) -> None:
+    def begin_work(self, attempt: int) -> None:
         """The workers of the round have been started."""
         self._attempt, self._began, self._lasted = attempt, time.monotonic(), None
         self._has_started = True
         self._failed_before = None  # the restart has worked
+        self.cause_wait.begin_round()
 
     def end_work(self) -> None:
         """The work of the round has ended; called for each cause, the first one counts."""

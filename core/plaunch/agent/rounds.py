@@ -1,39 +1,51 @@
-"""Rounds: what a node tells the rendezvous about itself, and joining them one after the other."""
+"""Preparing a rendezvous, joining its rounds one after the other, and leaving it."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import notifications
-from plaunch.agent.messages import describe_round
-from plaunch.agent.poller import BackgroundCall
-from plaunch.agent.states import RoundFailed, RoundFormed
-from plaunch.agent.wait_reporter import describe_wait
+from plaunch.agent.messages import describe_round, describe_wait
+from plaunch.agent.poller import QUIET_INTERVAL, BackgroundCall, LoopWatchdog, Poller
+from plaunch.agent.signals import SignalInbox
+from plaunch.agent.states import NodeHealthy, NodeUnhealthy, RoundFailed, RoundFormed
 from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
-from plaunch.errors import PluginError
+from plaunch.errors import (
+    NodeExcludedError,
+    PlaunchError,
+    PluginError,
+    ThreadStartError,
+    text_of_error,
+)
+from plaunch.process.launcher_variables import owns_process
+from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous
 from plaunch.rendezvous.parameters import NodeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.messages import WaitReporter
+    from plaunch.agent.notifier import Notifier
     from plaunch.agent.peers import Peers
-    from plaunch.agent.poller import Poller
+    from plaunch.agent.results import Results
     from plaunch.agent.states import AgentEvent, State
-    from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker import WorkerSpec
     from plaunch.agent.workers import Workers
+    from plaunch.health import HealthChecks
+    from plaunch.process.signals import SignalPolicy
     from plaunch.rendezvous.api import WorldRanks
     from plaunch.rendezvous.job import JobRound
 
 logger = logging.getLogger("plaunch")
 
 _LOOK = 0.5  # seconds between two checks for lost nodes, while this one waits for a round
+_LEAVE_WAIT = 2.0  # seconds for a `shutdown` that is in progress to return after `leave`
 _AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace if workers resist SIGKILL
 
 
@@ -130,6 +142,7 @@ class RoundJoiner:
         job: the rendezvous.
         workers: their group enters each round that has formed; they may have to be prepared.
         peers: the other nodes.
+        results: get why a round did not form.
         notifier: is notified of each round.
         poller: waits, and is woken.
         reporter: shows what is waited for, and ends a first round that takes too long.
@@ -140,6 +153,7 @@ class RoundJoiner:
         job: JobRendezvous,
         workers: Workers,
         peers: Peers,
+        results: Results,
         notifier: Notifier,
         poller: Poller,
         reporter: WaitReporter,
@@ -149,7 +163,9 @@ class RoundJoiner:
         self._prepare = workers.preparation()
         self._preparing: BackgroundCall[Mapping[str, float]] | None = None
         self._formed: RoundFormed | None = None  # while workers are prepared
+        self._reason = ""  # why the job has formed that round; may be empty
         self._peers = peers
+        self._results = results
         self._notifier = notifier
         self._poller = poller
         self._reporter = reporter
@@ -157,9 +173,7 @@ class RoundJoiner:
         self._began = 0.0  # on the monotonic clock
         self._delay = 0.0  # seconds by which a restart policy has delayed the round
         self.waits_for = ""  # while the round is delayed
-        self.error: BaseException | None = None  # why the last round did not form
-        self.reason = ""  # why the job has formed the last round; may be empty
-        self.message = ""  # what of that is to be logged
+        self.message = ""  # why the last round has formed, for the log
 
     def join(self) -> None:
         """Begin to wait for the next round, in a thread that may be abandoned."""
@@ -183,7 +197,7 @@ class RoundJoiner:
             self._notifier.notify(notifications.RestartDelayed, delay)
 
     def watch(self, state: State, logged: str) -> list[AgentEvent]:
-        """Wait until the round has formed, or something else happens.
+        """Wait until the round has formed and workers can be started, or something else happens.
 
         Args:
             state: of the agent.
@@ -191,52 +205,158 @@ class RoundJoiner:
         """
         self._poller.poll([], min(self._reporter.pause(), _LOOK))
         self._peers.look_while_joining()
-        if self._formed is not None:
-            return self._watch_preparation(self._formed)
-        self._note_delay()
-        call = self._call
-        if call is None or not call.is_done():
-            self.error = self._reporter.look(self._job)
-            if self.error is None:
-                return []
-            self._notify_failed(self.error)
-            return [RoundFailed()]
-        self._call = None
-        self.waits_for = ""
-        self._reporter.end()
-        call.join()
-        if call.error is not None:
-            self.error = call.error
-            self._notify_failed(call.error)
-            return [self._peers.event_of_failed_round(call.error)]
-        info = call.result.info
-        self._group.workers = call.result.workers
+        if self._formed is None:
+            self._note_delay()
+            call = self._call
+            if call is None or not call.is_done():
+                error = self._reporter.look(self._job)
+                return [] if error is None else [self._fail(error, RoundFailed())]
+            self._call = None
+            self.waits_for = ""
+            self._reporter.end()
+            call.join()
+            if call.error is not None:
+                return [self._fail(call.error, self._peers.event_of_failed_round(call.error))]
+            self._formed = self._enter(call.result, call.duration, state, logged)
+        return self._watch_preparation(self._formed)
+
+    def _enter(
+        self, formed: FormedRound, duration: float, state: State, logged: str
+    ) -> RoundFormed:
+        """Enter the round that has formed after `duration` seconds; prepare the workers."""
+        info = formed.info
+        self._group.workers = formed.workers
         self._group.enter_round(info, info.agent_store)
         logged_now = "; ".join((logged, *self._peers.take_losses()))
         self.message = describe_round(info, state, logged_now)
-        self.reason = info.reason
+        self._reason = info.reason
         event = RoundFormed(info.attempt, info.round)
-        waited = max(call.duration - self._delay, 0.0)
+        waited = max(duration - self._delay, 0.0)
         self._notifier.notify_round(event, waited, info.reason or logged)
-        if self._prepare is None:
-            return [event]
-        self._formed = event
-        self._preparing = BackgroundCall("preparation", self._prepare, self._poller.wake_up)
-        return []
+        if self._prepare is not None:
+            self._preparing = BackgroundCall("preparation", self._prepare, self._poller.wake_up)
+        return event
 
     def _watch_preparation(self, formed: RoundFormed) -> list[AgentEvent]:
-        """The same, once the round has formed, until workers can be started."""
+        """The event of the round, once workers can be started."""
         call = self._preparing
-        if call is None or not call.is_done():
-            return []
+        if call is not None:
+            if not call.is_done():
+                return []
+            call.join()
+            if call.error is not None:  # workers are started all the same
+                logger.warning("the workers could not be prepared: %s", call.error)
+            elif call.result:
+                self._notifier.notify(notifications.Preloaded, call.result, call.duration)
         self._formed = self._preparing = None
-        call.join()
-        if call.error is not None:  # workers are started all the same
-            logger.warning("the workers could not be prepared: %s", call.error)
-        elif call.result:
-            self._notifier.notify(notifications.Preloaded, call.result, call.duration)
+        self._results.begin_round(formed.attempt, self._reason)
         return [formed]
 
-    def _notify_failed(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, event: AgentEvent) -> AgentEvent:
         waited = time.monotonic() - self._began
         self._notifier.notify(notifications.RendezvousFailed, waited, str(error))
+        self._results.note_error(error)
+        return event
+
+
+class Preconditions:
+    """Runs the health checks of a node, and follows the other nodes meanwhile.
+
+    Args:
+        checks: the health checks, or None.
+        peers: the other nodes.
+        results: get which check has failed.
+        poller: waits, and is woken.
+    """
+
+    def __init__(
+        self, checks: HealthChecks | None, peers: Peers, results: Results, poller: Poller
+    ) -> None:
+        self._checks = checks
+        self._peers = peers
+        self._results = results
+        self._poller = poller
+        self._is_member = False  # whether this node has been in a round
+
+    def begin(self, *, is_member: bool) -> None:
+        """Begin all checks; `is_member` is whether this node has been in a round."""
+        self._is_member = is_member
+        if self._checks is not None:
+            self._checks.begin(self._poller.wake_up.wake, is_restart=is_member)
+
+    def watch(self) -> list[AgentEvent]:
+        """Wait until they have ended, or something else happens."""
+        checks, is_member = self._checks, self._is_member
+        if checks is None:
+            return [NodeHealthy()]
+        remaining = checks.remaining()
+        if remaining > 0:
+            # Before its first round, this node knows nothing of others.
+            fds = self._peers.fds() if is_member else ()
+            self._poller.poll(fds, min(remaining, QUIET_INTERVAL))
+            return self._peers.look_while_stopping(is_clearing=False) if is_member else []
+        verdict = checks.verdict()
+        if not verdict:
+            return [NodeHealthy()]
+        self._results.note_error(NodeExcludedError(verdict))
+        if is_member:
+            self._peers.exclude(verdict)
+        return [NodeUnhealthy()]
+
+
+def release_rendezvous(release: Callable[[], bool]) -> None:
+    """Call what shuts the rendezvous down, or leaves it.
+
+    Raises:
+        SystemExit: it has been raised in another program's process, as that may wish.
+    """
+    try:
+        if release():
+            return
+        why = ""
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and not owns_process():
+            raise
+        text = text_of_error(error)
+        is_named = isinstance(error, (OSError, PlaunchError))
+        why = f": {text}" if is_named else f": {type(error).__name__}: {text}"
+    logger.warning("the rendezvous could not be shut down cleanly%s", why)
+
+
+def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
+    """Shut `handler` down, which may wait for other nodes; a stop signal makes it leave at once.
+
+    Args:
+        handler: the rendezvous.
+        policy: what signals mean.
+
+    Returns:
+        What the handler returns: whether all went well.
+    """
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if not isinstance(handler, JobRendezvous) or not on_main_thread:
+        return handler.shutdown()
+    poller = Poller(LoopWatchdog())
+    try:
+        with SignalInbox(policy, poller.wake_up) as inbox:
+            try:
+                call = BackgroundCall("shutdown", handler.shutdown, poller.wake_up)
+            except ThreadStartError:
+                return handler.shutdown()  # without signals, but the other nodes are notified
+            while not call.is_done():
+                poller.poll((), None)
+                for received in inbox.take():
+                    if received.action is SignalAction.STOP:
+                        logger.warning(
+                            "%s received; this node leaves the job", received.signum.name
+                        )
+                        left = handler.leave()
+                        # A process that ends with a thread in a store's library may crash there.
+                        call.join(_LEAVE_WAIT)
+                        return left
+            call.join()
+            if call.error is not None:
+                raise call.error
+            return call.result
+    finally:
+        poller.close()

@@ -1,4 +1,4 @@
-"""Signals to the launcher, made into something that the agent's loop can wait for."""
+"""Signals to the launcher: those that the agent's loop waits for, and those that workers get."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.own_process import raise_priority
 from plaunch.process.proc import PROC, find_processor_wait, read_masks
-from plaunch.process.signals import (
-    DEFAULT_SIGNALS,
-    SignalAction,
-    SignalPolicy,
-    parse_signals,
-)
+from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from plaunch.agent.poller import WakeUp
+    from plaunch.agent.workers import Workers
 
 logger = logging.getLogger("plaunch")
-
 
 _LAST_WORDS = 2.0  # seconds to write the report after the run of an agent
 
@@ -236,7 +231,6 @@ class SignalInbox:
         The descriptor names it in the order of arrival. It does not name `signum` only if other
         code of this process has replaced the descriptor.
         """
-        del frame
         if self._wake_up.clear():
             if signum not in self._ahead:
                 self._received.append((signal.Signals(signum), self._now()))
@@ -275,3 +269,57 @@ class _Late:
             return
         signal.signal(self._signum, self.before)
         signal.raise_signal(self._signum)
+
+
+_APART = 1.0  # seconds; the same signal again within this time is ignored
+
+
+class ForwardedSignals:
+    """Passes signals on to the workers while the job continues, each once.
+
+    A scheduler may send a signal to every launcher of a job, and each of them forwards it to all
+    others. A second one would interrupt the save that the first one has begun.
+
+    Args:
+        workers: the workers of this node.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._passed: dict[signal.Signals, float] = {}  # when each was passed on last
+
+    def pass_on(self, signum: signal.Signals, node: str = "") -> bool:
+        """Pass a signal on to the workers, unless they have just got it.
+
+        Args:
+            signum: the signal.
+            node: the node that has received it; empty for this one.
+
+        Returns:
+            Whether it was passed on.
+        """
+        where = f" on node {node}" if node else ""
+        now = self._clock()
+        last = self._passed.get(signum)
+        if last is not None and now - last < _APART:
+            logger.log(
+                logging.DEBUG if node else logging.INFO,
+                "%s received%s within a second of the last; the workers have it already",
+                signum.name,
+                where,
+            )
+            return False
+        self._passed[signum] = now
+        logger.warning("%s received%s; it is passed on and the job goes on", signum.name, where)
+        self._workers.signal(signum)
+        return True
+
+    def forget(self) -> None:
+        """Forget all signals, since new workers have got none."""
+        self._passed.clear()

@@ -46,7 +46,7 @@ class RestartReason(enum.Enum):
 
 
 class RequestKind(enum.Enum):
-    """What may be asked of an agent from outside."""
+    """What may be requested of an agent."""
 
     STOP = "stop"  # the job ends, on all nodes where the rendezvous knows them
     RESTART = "restart"  # all workers of the job are stopped, and start again in another round
@@ -101,7 +101,7 @@ class AgentEvent(Value):
 
 
 class Begin(AgentEvent):
-    """The agent was asked to run."""
+    """The run begins."""
 
 
 @plain_dataclass

@@ -1,28 +1,26 @@
-"""What an agent runs: the specification of its workers, the workers, and how they ended."""
+"""What an agent runs: the spec of its workers, the workers, their environment and their result."""
 
 from __future__ import annotations
 
 import enum
 import os
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_WORKERS
-from plaunch.process.worker_exit import WorkerExit as WorkerExit  # noqa: PLC0414 - public here
-from plaunch.process.worker_exit import WorkerInfo as WorkerInfo  # noqa: PLC0414
+from plaunch.process.worker_exit import WorkerInfo
 from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from plaunch.process.child_failed import ChildFailedError
+    from plaunch.process.components import Binder
     from plaunch.process.failure import EarlierAttempt, ProcessFailure
     from plaunch.process.logs import Std
     from plaunch.rendezvous.api import RendezvousHandler, RendezvousInfo, Store
-
 
 # Who hosts the workers' store: the launcher of the node of rank 0, or the worker of rank 0.
 WORKER_STORES = ("agent", "rank0")
@@ -75,7 +73,7 @@ class WorkerSpec(Record):
     local_world_size: int
     rdzv_handler: RendezvousHandler
     fn: Callable[..., Any] | None = None
-    entrypoint: Callable[..., Any] | str | None = None
+    entrypoint: Callable[..., Any] | str = None  # type: ignore[assignment]  # else `fn` is set
     args: tuple[Any, ...] = ()
     max_restarts: int = 3
     monitor_interval: float = 0.1
@@ -108,8 +106,8 @@ class WorkerSpec(Record):
     @property
     def uses_agent_store(self) -> bool:
         """Whether workers connect to a store that none of them hosts."""
-        asked = self.worker_store == "agent" and self.rdzv_handler.use_agent_store
-        return asked or self._handler_hosts_store
+        is_wanted = self.worker_store == "agent" and self.rdzv_handler.use_agent_store
+        return is_wanted or self._handler_hosts_store
 
     @property
     def hosts_worker_store(self) -> bool:
@@ -153,16 +151,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
             f"{name} {value!r} is unknown (--{name.replace('_', '-')}); choices: "
             f"{', '.join(choices)}"
         )
-
-
-def name_entrypoint(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:
-    """The name of the entrypoint in messages: a function, a program, or a script."""
-    if not isinstance(entrypoint, str):
-        name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
-        return name
-    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
-        return next((str(arg) for arg in args if not str(arg).startswith("-")), entrypoint)
-    return entrypoint
 
 
 @dataclass(eq=False)
@@ -264,6 +252,25 @@ class RunResult(Record):
         )
 
 
+LAUNCHER = -1  # the "rank" of a failure of the launcher, in reports
+
+
+def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
+    """A failure of the launcher, for example of the store that it hosts.
+
+    Args:
+        text: what happened.
+        exitcode: the exit code that the launch ends with because of it.
+    """
+    from plaunch.process.failure import ProcessFailure  # failures only
+
+    failure = ProcessFailure(LAUNCHER, os.getpid(), exitcode, "")
+    failure.message = text
+    failure.error_file_data = {"message": text}
+    failure.global_rank = LAUNCHER
+    return failure
+
+
 def describe_worker(worker: Worker) -> WorkerInfo:
     """The public description of `worker`, for plugins."""
     return WorkerInfo(
@@ -296,3 +303,68 @@ class GroupInfo(Value):
     master_addr: str = ""
     master_port: int = 0
     workers: tuple[WorkerInfo, ...] = ()
+
+
+def worker_environment(
+    group: WorkerGroup,
+    worker: Worker,
+    *,
+    attempt: int,
+    round: int,
+    environ: Mapping[str, str],
+    binder: Binder | None = None,
+) -> dict[str, str]:
+    """The variables of one worker, beside those that it inherits from the launcher.
+
+    Two are plaunch's own: `PLAUNCH_ROUND`, how many worlds were formed before this one, and
+    `PLAUNCH_JOB_ID`, the id that the job keeps when it is started again. The logs spec adds
+    `TORCHELASTIC_ERROR_FILE`, and `binder` the variables that select devices.
+
+    Raises:
+        UsageError: the worker's devices are not there.
+    """
+    spec = group.spec
+    handler = spec.rdzv_handler
+    env = {
+        "LOCAL_RANK": str(worker.local_rank),
+        "RANK": str(worker.global_rank),
+        "GROUP_RANK": str(group.group_rank),
+        "ROLE_RANK": str(worker.role_rank),
+        "ROLE_NAME": spec.role,
+        "LOCAL_WORLD_SIZE": str(spec.local_world_size),
+        "WORLD_SIZE": str(worker.world_size),
+        "GROUP_WORLD_SIZE": str(group.group_world_size),
+        "ROLE_WORLD_SIZE": str(worker.role_world_size),
+        "MASTER_ADDR": str(group.master_addr),
+        "MASTER_PORT": str(group.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
+        "TORCHELASTIC_RUN_ID": handler.get_run_id(),
+        "TORCHELASTIC_USE_AGENT_STORE": str(spec.uses_agent_store),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "PLAUNCH_ROUND": str(round),
+        "PLAUNCH_JOB_ID": spec.job_id or handler.get_run_id(),
+    }
+    if "OMP_NUM_THREADS" in environ:
+        env["OMP_NUM_THREADS"] = environ["OMP_NUM_THREADS"]
+    if binder is not None:
+        env.update(binder.environment(worker.local_rank, {**environ, **env}))
+    return env
+
+
+class macros:  # noqa: N801 - the name is torchrun's
+    """The macros that worker arguments may contain; names are torchrun's."""
+
+    local_rank = "${local_rank}"
+
+    @staticmethod
+    def substitute(args: list[Any], local_rank: str) -> list[Any]:
+        """Replace `${local_rank}` in every string of `args`; everything else stays as it is.
+
+        torchrun substitutes with string templates, which also turn `$$` into `$`; an argument
+        without the macro is left alone here.
+        """
+        return [
+            arg.replace(macros.local_rank, local_rank) if isinstance(arg, str) else arg
+            for arg in args
+        ]

@@ -4,74 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.agent.states import AgentEvent, StopFailed, StopSucceeded
-from plaunch.errors import UnkillableWorkerError
-
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.agent.requests import Hang
+    from plaunch.agent.extensions import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.process.held import HoldWatch
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams
-
-
-class StopInProgress:
-    """The stop in progress, if there is one, for the loop that drives it.
-
-    Args:
-        at_end: called when a stop is over, also if a worker survives SIGKILL; an
-            `UnkillableWorkerError` of it replaces that of the stop. A step that is interrupted is
-            not the end: another one follows.
-    """
-
-    def __init__(self, at_end: Callable[[], None]) -> None:
-        self._at_end = at_end
-        self._stop: Stop | None = None
-        self.delay = 0.0  # seconds until it has something to do
-        self.error: BaseException | None = None  # why the last one failed
-
-    def begin(self, begin: Callable[[], Stop | None]) -> AgentEvent | None:
-        """Begin a stop; the event of its end, if it is over at once."""
-        try:
-            self._stop = begin()
-        except UnkillableWorkerError as error:
-            self.error = error
-            return StopFailed()
-        return self.step()
-
-    def step(self) -> AgentEvent | None:
-        """Take the next step; the event of the end, if it was the last one."""
-        if self._stop is None:
-            return StopSucceeded()
-        error: UnkillableWorkerError | None = None
-        try:
-            delay = self._stop.step()
-        except UnkillableWorkerError as found:
-            delay, error = None, found
-        if delay is not None:
-            self.delay = delay
-            return None
-        try:
-            self._at_end()
-        except UnkillableWorkerError as found:
-            error = found
-        self._stop = None
-        if error is None:
-            return StopSucceeded()
-        self.error = error
-        return StopFailed()
-
-    def is_in_progress(self) -> bool:
-        """Whether a stop has begun and is not over."""
-        return self._stop is not None
-
-    def escalate(self) -> None:
-        """Skip the grace."""
-        if self._stop is not None:
-            self._stop.escalate()
 
 
 class Workers(Protocol):

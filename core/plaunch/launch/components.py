@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
-from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.notifications import LaunchStarted, Stopping
+from plaunch.agent.rounds import release_rendezvous
 from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.metadata import RENDEZVOUS

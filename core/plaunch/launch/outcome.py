@@ -17,9 +17,9 @@ from plaunch.process.failure import NOT_AVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.event_log import EventLog
     from plaunch.agent.extensions import Extension
     from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.notifier import EventLog
     from plaunch.agent.worker import RunResult
     from plaunch.launch.prepare import LaunchComponents
     from plaunch.plugin.context import PluginContext

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch import parts
+from plaunch.agent.components import AgentServices
 from plaunch.agent.local import HEALTH_VARIABLE
-from plaunch.agent.services import AgentServices
-from plaunch.agent.worker import name_entrypoint
 from plaunch.plugin.components import find_binder, find_starter, find_worker_store
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
@@ -43,8 +43,14 @@ class LaunchRequest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is run, in reports and events."""
-        return name_entrypoint(self.entrypoint, self.args)
+        """What is run, in reports and events: a function, a program, or a script."""
+        entrypoint = self.entrypoint
+        if not isinstance(entrypoint, str):
+            name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
+            return name
+        if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
+            return next((str(arg) for arg in self.args if not str(arg).startswith("-")), entrypoint)
+        return entrypoint
 
 
 class LaunchComponents(NamedTuple):

@@ -9,12 +9,12 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.closing import release_rendezvous, shut_down
-from plaunch.agent.event_log import EventLog
 from plaunch.agent.local import LocalElasticAgent
+from plaunch.agent.messages import WaitReporter
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
-from plaunch.agent.wait_reporter import WaitReporter
-from plaunch.agent.watchdog import TURN_BOUND, LoopWatchdog
+from plaunch.agent.notifier import EventLog
+from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
+from plaunch.agent.rounds import release_rendezvous, shut_down
 from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerError
 from plaunch.launch import components as creating
 from plaunch.launch import outcome
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent.notifications import Notification
-    from plaunch.agent.worker import RunResult, WorkerInfo
+    from plaunch.agent.worker import RunResult
     from plaunch.launch.prepare import LaunchComponents, LaunchRequest
     from plaunch.plugin.extensions import LaunchEvents
     from plaunch.plugin.manager import PluginManager
+    from plaunch.process.worker_exit import WorkerInfo
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from plaunch.agent.notifications import Notification
-    from plaunch.agent.worker import WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.guard import HookResult
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.components import Binder, Starter
+    from plaunch.process.worker_exit import WorkerInfo
 
 # plaunch's own plugins with options that provide the component without being asked for by option.
 DEVICES, WORKER_STORE = "devices", "worker_store"

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
+from plaunch.agent.messages import describe_wait
 from plaunch.agent.states import RequestKind
-from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError
 from plaunch.plugin.guard import blaming, bounded_call
 from plaunch.threads import BoundedCall
@@ -20,12 +20,11 @@ from plaunch.threads import BoundedCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.event_log import EventLog
-    from plaunch.agent.extensions import Control, Extension
+    from plaunch.agent.extensions import Control, Extension, Progress, Snapshot
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.notifications import Notification
-    from plaunch.agent.requests import Progress, Snapshot
-    from plaunch.agent.watchdog import LoopWatchdog
+    from plaunch.agent.notifier import EventLog
+    from plaunch.agent.poller import LoopWatchdog
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext

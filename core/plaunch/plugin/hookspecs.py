@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from plaunch.agent.extensions import Extension
-    from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+    from plaunch.agent.worker import GroupInfo, RunResult, WorkerState
     from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SignalPolicyFactory,
     )
     from plaunch.process import Binder, Starter
+    from plaunch.process.worker_exit import WorkerExit, WorkerInfo
 
     _F = TypeVar("_F", bound=Callable[..., object])
 

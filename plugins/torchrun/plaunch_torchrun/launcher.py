@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
 
 
-class elastic_launch:  # noqa: N801 - the name is torchrun's
+class TorchTypedLaunch:
     """`plaunch.elastic_launch` for torch's configurations and with torch's exceptions.
 
     It also knows the backends in `plaunch_torchrun.elastic.rendezvous.rendezvous_handler_registry`.
@@ -49,6 +49,9 @@ class elastic_launch:  # noqa: N801 - the name is torchrun's
     def __call__(self, *args: Any) -> dict[int, Any]:
         """Run the workers to the end; see `launch_agent`."""
         return self._launch(list(args))
+
+
+elastic_launch = TorchTypedLaunch  # torchrun's name
 
 
 def launch_agent(

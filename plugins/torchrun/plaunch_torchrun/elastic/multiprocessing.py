@@ -32,9 +32,7 @@ from plaunch_torchrun.tail_log import TailLog as TailLog
 from plaunch_torchrun.tail_log import tail_logfile as tail_logfile
 
 if TYPE_CHECKING:
-
-    class DefaultLogsSpecs(LogsSpecs):
-        """The logs spec `default`, which is a plugin."""
+    DefaultLogsSpecs = LogsSpecs  # loads on first use
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""What an agent of plaunch uses beyond torchrun's arguments."""
+"""The objects of an agent: what a launch gives it, and what its loop drives."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch import parts
 
 if TYPE_CHECKING:
-    from plaunch.agent.notifications import Notify, WorkerEnv
-    from plaunch.agent.wait_reporter import WaitReporter
-    from plaunch.agent.watchdog import LoopWatchdog
+    from collections.abc import Callable, Mapping
+
+    from plaunch.agent.extensions import Requests
+    from plaunch.agent.messages import WaitReporter
+    from plaunch.agent.notifications import Notify
+    from plaunch.agent.notifier import Notifier
+    from plaunch.agent.peers import Peers
+    from plaunch.agent.poller import LoopWatchdog, Poller
+    from plaunch.agent.results import Results
+    from plaunch.agent.rounds import Preconditions, RoundJoiner
+    from plaunch.agent.signals import ForwardedSignals, SignalInbox
     from plaunch.agent.worker_store import OpenStore
+    from plaunch.agent.workers import Workers
     from plaunch.health import HealthChecks
     from plaunch.process.components import Binder, Starter
     from plaunch.process.signals import SignalPolicy
     from plaunch.process.streams import OutputStats
+    from plaunch.process.worker_exit import WorkerInfo
     from plaunch.restarts import RestartPolicy
+
+    WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 
 
 class AgentServices(NamedTuple):
@@ -62,3 +74,33 @@ class AgentServices(NamedTuple):
 
 
 DEFAULT_SERVICES = AgentServices()
+
+
+class LoopComponents(NamedTuple):
+    """The components of one run of an agent.
+
+    Args:
+        workers: the workers of this node.
+        peers: the other nodes.
+        joiner: joins rounds.
+        preconditions: the health checks of this node.
+        results: what has become of the workers.
+        notifier: notifies listeners.
+        forwarded: passes signals on to the workers.
+        inbox: keeps signals until the loop takes them.
+        poller: waits, and is woken.
+        reporter: shows what a round waits for.
+        requests: what other threads request.
+    """
+
+    workers: Workers
+    peers: Peers
+    joiner: RoundJoiner
+    preconditions: Preconditions
+    results: Results
+    notifier: Notifier
+    forwarded: ForwardedSignals
+    inbox: SignalInbox
+    poller: Poller
+    reporter: WaitReporter
+    requests: Requests

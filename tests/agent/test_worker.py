@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.agent import Worker, WorkerGroup, WorkerSpec, macros
-from plaunch.agent.env import worker_environment
+from plaunch.agent.worker import worker_environment
 from plaunch.errors import UsageError
 from plaunch.testing.rendezvous import FakeRendezvous
 

@@ -1,4 +1,4 @@
-"""What other threads ask of an agent, with real workers, on one node and on two."""
+"""Requests to an agent from other threads, with real workers, on one node and on two."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from plaunch.agent import RunResult, WorkerState
-from plaunch.agent.cause_wait import CauseWait
+from plaunch.agent.results import CauseWait
 from plaunch.process import ProcessFailure
 from plaunch.testing.rendezvous import FakeRendezvous
 

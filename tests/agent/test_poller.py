@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from plaunch.agent.watchdog import LoopWatchdog
+from plaunch.agent.poller import LoopWatchdog
 
 from helpers.clock import Clock
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from plaunch.agent import RequestKind, RunResult, WorkerState, notifications
-from plaunch.agent.watchdog import LoopWatchdog
+from plaunch.agent.poller import LoopWatchdog
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,

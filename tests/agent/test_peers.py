@@ -522,7 +522,7 @@ def test_a_node_that_cannot_start_its_workers_ends_the_job(job, error):
 @restarts(3)
 def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
     """It may host the store from which the others hear of the error."""
-    monkeypatch.setattr("plaunch.agent.closing._VERDICT_WAIT", 60.0)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 60.0)
     settle = threading.Timer(0.05, lambda: job.conclude("failed", elsewhere()))
     job.report_failure = lambda failures, is_final: settle.start()
     with pytest.raises(WorkerStartError):
@@ -534,7 +534,7 @@ def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
 @restarts(3)
 @pytest.mark.parametrize(("wait", "signums"), [(0.01, []), (3600.0, [signal.SIGTERM])])
 def test_but_not_for_ever_and_not_after_a_stop_signal(job, monkeypatch, wait, signums):
-    monkeypatch.setattr("plaunch.agent.closing._VERDICT_WAIT", wait)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", wait)
     job.report_failure = lambda failures, is_final: None
     agent = PretendAgent(job, [WorkerStartError("no more processes")])
     agent._shutdown = lambda *args, **options: send(*signums)

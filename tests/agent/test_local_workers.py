@@ -1,0 +1,255 @@
+"""Workers that are stuck in the kernel, suspended, or hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from plaunch.agent import WorkerState
+from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
+from plaunch.process import ChildFailedError
+from plaunch.process.held import TIMEOUT_VARIABLE, UninterruptibleWatch
+from plaunch.process.proc import read_state
+from plaunch.restarts import Cause, Decision, RestartAction
+from plaunch.testing import FakeJobRendezvous
+from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+
+from helpers.agents import UP, WAIT, WAIT_IN_ROUND_0, Node, and_then
+from helpers.calls import meanwhile
+from helpers.waiting import wait_until
+
+SLEEP = "import signal; signal.pause()"
+STAY = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(code, nproc=1, *, max_restarts=3, **options):
+        node = Node(tmp_path, FakeRendezvous())
+        made.append(
+            node.agent(code, nproc, monitor_interval=0.01, max_restarts=max_restarts, **options)
+        )
+        return made[-1]
+
+    yield make
+    for agent in made:
+        # One that was given up, and could be killed after all, is nobody's any more.
+        if agent._workers.context is not None:
+            for worker in agent._workers.context._outcomes.workers.values():
+                wait_until(lambda worker=worker: worker.poll() is not None, "its end")
+                worker.reap()
+
+
+def pretend_stuck(agent, local_rank):
+    """Let one worker be in state D whenever it is looked at."""
+
+    def find_state(pid):
+        return "D" if pid == agent._workers.context.pids()[local_rank] else "S"
+
+    watch = agent._workers.sleep_watch
+    agent._workers.sleep_watch = UninterruptibleWatch(watch.timeout, find_state=find_state)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 3])
+def test_a_stuck_worker_ends_the_job_whatever_restarts_are_left(make, caplog, max_restarts):
+    agent = make(SLEEP, nproc=2, max_restarts=max_restarts, uninterruptible_state_timeout=0.02)
+    pretend_stuck(agent, 1)
+    starts = []
+    and_then(agent, "_start_workers", lambda: starts.append(1))
+    with pytest.raises(UnkillableWorkerError) as caught:
+        agent.run()
+    assert len(starts) == 1
+    assert caught.value.exit_code == ExitCode.UNKILLABLE_WORKER == 114
+    message = str(caught.value)
+    assert "more than 0.02 s: local rank 1: pid " in message
+    assert "local rank 0" not in message
+    assert message in caplog.messages
+    assert "restarted" not in caplog.text
+
+
+def test_nobody_waits_for_it(make):
+    """It gets SIGKILL, and not the grace that workers get who can answer."""
+    agent = make(STAY, uninterruptible_state_timeout=0.02, shutdown_timeout=600)
+    pretend_stuck(agent, 0)
+    with pytest.raises(UnkillableWorkerError):
+        agent.run()
+    worker = agent._workers.context._outcomes.workers[0]
+    wait_until(lambda: worker.poll() == -signal.SIGKILL, "its end")
+
+
+def test_an_error_that_tears_the_loop_down_does_not_hide_it(make, monkeypatch):
+    agent = make(SLEEP)
+    stuck = UnkillableWorkerError("pid 7 sleeps")
+
+    def fail(group):
+        agent._workers._unkillable = stuck
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent, "_monitor_workers", fail)
+    with pytest.raises(UnkillableWorkerError) as caught:
+        agent.run()
+    assert caught.value is stuck
+    assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+
+
+def test_the_variable_sets_the_time(make, monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
+    assert make(SLEEP)._workers.sleep_watch.timeout == 0.5
+    assert make(SLEEP, uninterruptible_state_timeout=7)._workers.sleep_watch.timeout == 7
+    assert make(SLEEP, uninterruptible_state_timeout=0)._workers.sleep_watch is None
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
+    with pytest.raises(UsageError, match=f"variable {TIMEOUT_VARIABLE} is 'soon'"):
+        make(SLEEP)
+
+
+def test_workers_that_sleep_as_everybody_does_are_left_alone(make):
+    code = "import time; time.sleep(0.2)"
+    agent = make(code, nproc=2, uninterruptible_state_timeout=0.02)
+    assert not agent.run().is_failed()
+
+
+# --- suspended workers ----------------------------------------------------------------------------
+
+
+STOPS = UP + "up()\nif rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+LONG = 9.0  # seconds, of which the agent's own looks need five to seven
+
+
+@pytest.mark.slow
+def test_a_worker_is_seen_to_be_held_although_nobody_asks(tmp_path):
+    with FakeElasticRendezvous(world_size=1) as handler:
+        node = Node(tmp_path, handler)
+        agent = node.agent(STOPS)
+        seen = []
+
+        def ask():
+            (pid,) = (worker["pid"] for worker in node.workers("0.0.1"))
+            wait_until(lambda: read_state(pid) == "T", "it is suspended")
+            time.sleep(LONG)
+            asked = time.time()
+            seen.append((asked, pid, agent.held()))
+            os.kill(pid, signal.SIGCONT)
+
+        with meanwhile(ask):
+            assert agent.run().state is WorkerState.SUCCEEDED
+    ((asked, pid, held),) = seen
+    assert [*held] == [1]
+    assert (held[1].how, held[1].pid) == ("suspended", pid)
+    assert asked - LONG - 1 <= held[1].since < asked - 1
+
+
+# --- hangs that end a round -----------------------------------------------------------------------
+
+
+TEXT = "no worker has moved for 9 s: rank 1 load (train.py:6)\nrank 0 step (train.py:9)"
+BOTH = ("0.0.0", "0.0.1")
+
+
+class Policy:
+    """Restarts, and keeps the failures."""
+
+    def __init__(self):
+        self.asked = []
+
+    def decide(self, failure, history):
+        self.asked.append(failure)
+        return Decision(RestartAction.RESTART, reason="once more")
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path, FakeRendezvous())
+
+
+@pytest.fixture
+def run():
+    """Run an agent, and report a hang once its workers are up; it and its result."""
+
+    def call(node, script, rank=1, *, is_final=False, **options):
+        agent = node.agent(script, **options)
+
+        def report():
+            node.wait_for(*BOTH)
+            agent.report_hang(rank, TEXT, is_final=is_final)
+
+        with meanwhile(report):
+            return agent.run()
+
+    return call
+
+
+def test_it_is_a_failure_of_that_cause(node, run, caplog):
+    policy = Policy()
+    result = run(node, WAIT_IN_ROUND_0, max_restarts=0, restart_policy=policy)
+    assert result.state is WorkerState.SUCCEEDED
+    assert node.starts() == ["0.0.0", "0.0.1", "1.1.0", "1.1.1"]
+    (failure,) = policy.asked
+    assert (failure.cause, failure.rank, failure.exitcode) == (Cause.HANG, 1, 116)
+    assert failure.message == TEXT.partition("\n")[0]
+    assert f"{failure.message}; restart (once more)" in caplog.text
+
+
+def test_without_a_restart_the_report_says_where_they_were(node, run):
+    result = run(node, WAIT, max_restarts=0)
+    assert (result.state, list(result.failures), result.stopped) == (
+        WorkerState.FAILED,
+        [1],
+        {0: -15},
+    )
+    error = ChildFailedError("train.py", result.failures)
+    assert error.exit_code == 116
+    assert "rank 1 on " in str(error)
+    assert "  ended:      stopped, because the job hung\n" in str(error)
+    where = "".join(f"    {line}\n" for line in TEXT.splitlines())
+    assert f"  where the workers were:\n{where}" in str(error)
+
+
+def test_if_it_is_final_no_policy_is_asked(node, run):
+    policy = Policy()
+    result = run(node, WAIT, is_final=True, max_restarts=3, restart_policy=policy)
+    assert result.state is WorkerState.FAILED
+    assert not policy.asked
+    assert node.starts() == list(BOTH)
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_the_others_are_told(tmp_path, run, is_final):
+    handler = FakeJobRendezvous(local_world_size=2, max_restarts=0)
+    run(Node(tmp_path, handler), WAIT, is_final=is_final)
+    ((failures, was_final),) = handler.reported
+    assert (list(failures), failures[1].hung, was_final) == ([1], True, is_final)
+    handler.shutdown()
+
+
+ENDS = UP + "up()\nif rank == 0: sys.exit(0)\ntime.sleep(300)\n"
+
+
+def test_who_has_ended_cannot_hang(node):
+    agent = node.agent(ENDS, max_restarts=0)
+
+    def report():
+        node.wait_for(*BOTH)
+        wait_until(lambda: 1 in agent.snapshot().pids, "the start of both")
+        for rank in (0, 7):
+            wait_until(lambda rank=rank: rank not in agent.snapshot().pids, "its end")
+            agent.report_hang(rank, TEXT)
+        agent.report_hang(1, TEXT)
+
+    with meanwhile(report):
+        assert list(agent.run().failures) == [1]
+
+
+def test_the_next_round_knows_nothing_of_it(node):
+    agent = node.agent(WAIT_IN_ROUND_0 + "\nif round_ == 1: sys.exit(3)", max_restarts=1)
+
+    def report():
+        node.wait_for(*BOTH)
+        agent.report_hang(1, TEXT)
+
+    with meanwhile(report):
+        result = agent.run()
+    assert {failure.exitcode for failure in result.failures.values()} == {3}
