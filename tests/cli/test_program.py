@@ -12,7 +12,7 @@ from plaunch.cli import concluded
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.parser import OptionTable
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin.hooks import Culprits
+from plaunch.plugin.guard import Culprits
 
 from helpers.faults import raising
 
@@ -35,7 +35,7 @@ def acme(source):
 @pytest.mark.parametrize("source", ["raise SystemExit(0)", "raise ValueError(0)"])
 def test_what_a_plugin_raises_names_it(invocation, source):
     with (
-        pytest.raises(PluginError, match=r"^plugin 'acme' failed: [A-Za-z]*: 0$"),
+        pytest.raises(PluginError, match=r"^plugin 'acme' failed in do: [A-Za-z]*: 0$"),
         invocation.blaming(),
     ):
         acme(source)()

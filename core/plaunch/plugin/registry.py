@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
-from plaunch.plugin.guard import LoadedPlugin, Registration, blaming, keeping_sigchld
-from plaunch.plugin.hooks import Culprits
+from plaunch.plugin.guard import Culprits, LoadedPlugin, blaming, keeping_sigchld
+from plaunch.plugin.hooks import Registration
 from plaunch.plugin.metadata import (
     LIFECYCLE,
     LOGS_SPECS,
