@@ -98,11 +98,16 @@ def package_of(path: str) -> str:
     return path.partition(":")[0].partition(".")[0]
 
 
+def load_object(path: str) -> Any:
+    """Import the object that `module:name` names; raises whatever the import raises."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def find_part(path: str) -> Any | None:
     """Import a part; None if its package is not installed."""
-    module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return load_object(path)
     except ModuleNotFoundError as error:
         if error.name != package_of(path):
             raise

@@ -12,17 +12,14 @@ from plaunch.cli import concluded
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.parser import OptionTable
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin.guard import Culprits
 
 from helpers.faults import raising
 
 
 @pytest.fixture
 def invocation():
-    culprits = Culprits()
-    culprits.note("acme", "plugin 'acme'")
     invocation = Invocation(None, OptionTable())
-    invocation._manager = types.SimpleNamespace(culprits=culprits)
+    invocation.create_manager().culprits.note("acme", "plugin 'acme'")
     return invocation
 
 

@@ -75,7 +75,7 @@ class Invocation:
         Raises:
             UsageError: there is no script, or it cannot be started.
         """
-        from plaunch.cli.command import worker_command  # not for --help
+        from plaunch.cli.settings import worker_command  # not for --help
 
         return worker_command(self.parsed())
 

@@ -6,12 +6,12 @@ that occasion. So a launch without it pays nothing.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
+from plaunch.parts import load_object
 from plaunch.plugin.extensions import START_BOUND, STOP_BOUND, AgentControl, ExtensionRunner
 from plaunch.plugin.guard import bounded_call
 
@@ -93,5 +93,4 @@ class _SlowStopListener:
 
 
 def _create(path: str, context: PluginContext) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)(context)
+    return load_object(path)(context)

@@ -225,20 +225,28 @@ class PluginManager:
         """
         return self._registry.load_named(kind, name)
 
-    def make(self, kind: Kind[Any], name: str, *given: object, seconds: float | None = None) -> Any:
+    def make(
+        self,
+        kind: Kind[Any],
+        name: str,
+        *given: object,
+        seconds: float | None = None,
+        **named: object,
+    ) -> Any:
         """Call the factory that a name stands for, and return its component.
 
         Args:
             kind: the kind.
             name: the name, as for `get`.
             *given: the arguments of the factory.
+            **named: its keyword arguments.
             seconds: how long to wait for it; by default a minute.
 
         Raises:
             PluginError: as for `call`, or the component lacks a method that the kind requires.
         """
         create: Any = self.get(kind, name)
-        return self.call(kind, name, lambda: _with_methods(kind, create(*given)), seconds)
+        return self.call(kind, name, lambda: _with_methods(kind, create(*given, **named)), seconds)
 
     def call(
         self,
