@@ -19,7 +19,6 @@ from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
-from plaunch.rendezvous.token import check_token_is_used
 from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
@@ -247,11 +246,14 @@ def create_rendezvous(
     handler: RendezvousHandler = manager.make(
         RENDEZVOUS, config.rdzv_backend, params, seconds=_connect_bound(params)
     )
-    try:
-        check_token_is_used(params, os.environ)
-    except UsageError:
-        release_rendezvous(handler.leave)
-        raise
+    if params.max_nodes > 1:
+        from plaunch.rendezvous.token import check_token_is_used  # several nodes
+
+        try:
+            check_token_is_used(params, os.environ)
+        except UsageError:
+            release_rendezvous(handler.leave)
+            raise
     return handler
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch import parts
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
-from plaunch.errors import PlaunchError, PluginError, ThreadStartError
-from plaunch.plugin.guard import blaming, bounded_call
+from plaunch.errors import PlaunchError, PluginError, ThreadStartError, one_line
+from plaunch.plugin.guard import bounded_call
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
@@ -268,10 +268,10 @@ class AgentControl:
     def _deliver(self, name: str, listener: Callable[[str], None], text: str) -> None:
         def deliver() -> None:
             try:
-                with blaming(f"an extension of {self._who} failed at a broadcast"):
-                    listener(text)
-            except PluginError as error:
-                logger.warning("%s", error)
+                listener(text)
+            except BaseException as error:  # noqa: BLE001 - nobody waits for this thread
+                said = one_line(error)
+                logger.warning("an extension of %s failed at a broadcast: %s", self._who, said)
 
         try:
             BoundedCall(f"hears-{name}", deliver)

@@ -5,10 +5,11 @@ name the plugin, its distribution and version, and the function. plaunch's own p
 the same way.
 
 `bounded_call` makes every such call. `Hooks` wraps each hook implementation in it when a plugin is
-registered, `CallGuard.limit_call` a method that the agent's loop calls. `blaming` only names the
-plugin, for code without a time limit: imports stay on the calling thread, since some packages
-install signal handlers, which Python allows on the main thread only; and the agent does not wait
-for the listener of a broadcast.
+registered, `CallGuard.limit_call` a method that the agent's loop calls.
+
+Imports are the exception: they stay on the calling thread and have no time limit, since some
+packages install signal handlers, which Python allows on the main thread only. `blaming` names the
+plugin in their errors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.errors import PluginError, SignalException, one_line
+from plaunch.errors import PluginError, PluginLoadError, SignalException, one_line
 from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.proc import read_masks
 from plaunch.threads import BoundedCall
@@ -163,25 +164,26 @@ class NotReturnedError(PluginError):
 @contextlib.contextmanager
 def blaming(
     failure: str,
-    error_type: type[PluginError] = PluginError,
     *,
     advice: Callable[[BaseException], str] = lambda error: "",
 ) -> Iterator[None]:
-    """Run code of a plugin on this thread; convert what it raises into an error that names it.
+    """Import a plugin on this thread; convert what that raises into an error that names it.
 
     SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
 
     Args:
         failure: the beginning of the message: the plugin, and what failed.
-        error_type: the type of the error.
         advice: returns the end of the message for an exception.
+
+    Raises:
+        PluginLoadError: the import failed.
     """
     try:
         yield
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:
-        raise error_type(f"{failure}: {one_line(error)}{advice(error)}") from error
+        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 @contextlib.contextmanager
