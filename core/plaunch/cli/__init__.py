@@ -15,7 +15,6 @@ from plaunch.lazy import TYPE_CHECKING, attach
 
 if TYPE_CHECKING:
     from plaunch.cli.entry import entry_point as entry_point
-    from plaunch.cli.entry import run_script_path as run_script_path
     from plaunch.cli.invocation import Invocation as Invocation
     from plaunch.cli.parser import Arguments as Arguments
     from plaunch.cli.parser import OptionTable as OptionTable
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from plaunch.cli.program import main as main
     from plaunch.cli.program import run as run
     from plaunch.cli.program import set_up_logging as set_up_logging
+    from plaunch.cli.script import run_script_path as run_script_path
     from plaunch.cli.settings import config_from_args as config_from_args
     from plaunch.cli.settings import determine_local_world_size as determine_local_world_size
     from plaunch.cli.settings import fill_in as fill_in
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".entry": "entry_point run_script_path",
+        ".entry": "entry_point",
         ".invocation": "Invocation",
         ".parser": "Arguments OptionTable installed_table parse",
         ".program": "concluded main run set_up_logging",
+        ".script": "run_script_path",
         ".settings": (
             "config_from_args determine_local_world_size fill_in parse_min_max_nnodes "
             "parse_rdzv_conf worker_command"

@@ -1,4 +1,4 @@
-"""The start and the end of the `plaunch` program, and of a script in a worker; imports little."""
+"""The start and the end of the `plaunch` program; imports nothing slow."""
 
 from __future__ import annotations
 
@@ -72,15 +72,6 @@ def _end_at_signals() -> None:
 def _end_by_signal(signum: int, frame: FrameType | None) -> None:
     del frame
     os._exit(128 + signum)
-
-
-def run_script_path(training_script: str, *training_script_args: str) -> None:
-    """Run a script in this worker as `python script` would; the name is torchrun's."""
-    import runpy  # workers only
-
-    sys.argv = [training_script, *training_script_args]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(training_script)))
-    runpy.run_path(training_script, run_name="__main__")
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
-from plaunch.cli.entry import run_script_path
+from plaunch.cli.script import run_script_path
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
