@@ -3,7 +3,8 @@
 `BUILT_IN` lists what a launch cannot do without. All other parts are optional: the comment on each
 says what a launch does if its folder is not installed. Components that users choose by name, such
 as rendezvous backends, are not here: they are found as any plugin. So is what runs beside an agent
-or after it: extensions, and `AFTER_FAILURE` of modules that declare options.
+or after it: extensions, and what modules with options declare with `AFTER_FAILURE` and
+`ON_SLOW_STOP`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ ADVICE_ON_SCRIPT = "plaunch_command_line.advice:advise_on_script"
 EVENTS = "plaunch_events:find_events"
 # Makes events of what an agent has done so far: an error where an extension takes events.
 EVENT_STREAM = "plaunch_events:EventStream"
-# Takes stacks of workers that are about to be killed: no stacks.
-SLOW_STOPS = "plaunch_hang.stacks.slow_stops:SlowStops"
 # Opens the workers' store outside of them: the worker of rank 0 hosts it.
 OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
 # The text of a `ChildFailedError`, and its text for the console: a short report.
@@ -94,13 +93,23 @@ WRITE_EXIT_REASON = "plaunch_torchrun.error_files:write_exit_reason"
 HEARTBEATS = "plaunch_hang.worker"
 
 
+def package_of(path: str) -> str:
+    """Return the top-level package of a part."""
+    return path.partition(":")[0].partition(".")[0]
+
+
+def load_object(path: str) -> Any:
+    """Import the object that `module:name` names; raises whatever the import raises."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def find_part(path: str) -> Any | None:
     """Import a part; None if its package is not installed."""
-    module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return load_object(path)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        if error.name != package_of(path):
             raise
         return None
 
@@ -115,9 +124,8 @@ def load_part(path: str) -> Any:
     if found is None:
         from plaunch.errors import PluginLoadError  # workers come here for less
 
-        package = path.partition(":")[0].partition(".")[0]
         raise PluginLoadError(
-            f"{package}, which comes with plaunch, is not installed; reinstall plaunch"
+            f"{package_of(path)}, which comes with plaunch, is not installed; reinstall plaunch"
         )
     return found
 

@@ -289,7 +289,7 @@ def test_text_has_a_prefix():
 def test_an_object_a_line():
     stderr = Stderr()
     stderr.set_format("json", "always")
-    stderr.run_id = "job17"
+    stderr.set_run_id("job17")
     line = stderr.format("one\ntwo", "WARNING", 1700000000.25)
     assert "\n" not in line
     assert json.loads(line) == {
@@ -304,7 +304,7 @@ def test_an_object_a_line():
 
 def test_what_is_said_now_has_the_time_of_now_and_no_run_id_before_there_is_one():
     stderr = Stderr()
-    stderr.run_id = "of the launch before"
+    stderr.set_run_id("of the launch before")
     stderr.set_format("json", "auto")
     before = datetime.datetime.now(datetime.timezone.utc)
     told = json.loads(stderr.format("x", "ERROR"))

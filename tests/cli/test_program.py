@@ -12,17 +12,14 @@ from plaunch.cli import concluded
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.parser import OptionTable
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin.hooks import Culprits
 
 from helpers.faults import raising
 
 
 @pytest.fixture
 def invocation():
-    culprits = Culprits()
-    culprits.note("acme", "plugin 'acme'")
     invocation = Invocation(None, OptionTable())
-    invocation._manager = types.SimpleNamespace(culprits=culprits)
+    invocation.create_manager().culprits.note("acme", "plugin 'acme'")
     return invocation
 
 
@@ -35,7 +32,7 @@ def acme(source):
 @pytest.mark.parametrize("source", ["raise SystemExit(0)", "raise ValueError(0)"])
 def test_what_a_plugin_raises_names_it(invocation, source):
     with (
-        pytest.raises(PluginError, match=r"^plugin 'acme' failed: [A-Za-z]*: 0$"),
+        pytest.raises(PluginError, match=r"^plugin 'acme' failed in do: [A-Za-z]*: 0$"),
         invocation.blaming(),
     ):
         acme(source)()

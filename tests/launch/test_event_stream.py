@@ -121,13 +121,20 @@ def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
     elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
     extension = SimpleNamespace(start=print, handle=print, stop=print)
     plugin = plugin_of(plaunch_extensions=lambda: [extension])
-    for settings in ({"event_log_handler": "console"}, {"options": {"event_conf": "null.x=1"}}, {}):
+    for settings in ({"event_log_handler": "console"}, {}):
         given = [] if settings else [plugin]
         with pytest.raises(PluginError, match="no_such_package"):
             elastic_launch(LaunchConfig(1, 1, 1, **settings), "/bin/true", plugins=given)()
     with caplog.at_level("INFO", "plaunch"):  # the log reads events, but needs none
         elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
     assert "this launch took" not in caplog.text
+
+
+def test_an_option_of_an_event_handler_is_checked_although_nobody_reads_events(caplog):
+    caplog.set_level("WARNING", "plaunch")
+    config = LaunchConfig(1, 1, 1, options={"event_conf": ["jsonl.path=events"]})
+    with pytest.raises(UsageError, match=r"jsonl"):
+        elastic_launch(config, "/bin/true")()
 
 
 START = ["launcher.started", "rendezvous.begun", "rendezvous.completed"]

@@ -13,7 +13,7 @@ from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, thread
 from plaunch.agent.poller import LoopWatchdog
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, SignalException, UsageError
-from plaunch.plugin import guard
+from plaunch.plugin import CallLimits
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
@@ -194,15 +194,12 @@ def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, cap
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_fork_beside_a_hook_that_has_not_returned_is_said(
-    monkeypatch, caplog, gate, start_method
-):
+def test_a_fork_beside_a_hook_that_has_not_returned_is_said(caplog, gate, start_method):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))
-    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", 0.01)
-    launch = elastic_launch(
-        config(start_method=start_method), functions.rank_and_arguments, plugins=[stands]
-    )
-    assert launch() == {0: (0, ()), 1: (1, ())}
+    manager = PluginManager.create([stands], limits=CallLimits(notification=0.01))
+    function, settings = functions.rank_and_arguments, config(start_method=start_method)
+    found = launch_agent(settings, function, [], manager=manager)
+    assert found == {0: (0, ()), 1: (1, ())}
     said = [record.getMessage() for record in caplog.records]
     warned = [text for text in said if "has not returned from a hook; workers are forked" in text]
     assert len(warned) == (start_method == "fork")

@@ -9,7 +9,7 @@ import sys
 import pytest
 from plaunch import LaunchConfig, elastic_launch, parts
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import find_binder, guard
+from plaunch.plugin import CallLimits, find_binder
 from plaunch.process.components import default_binder
 from plaunch.testing import plugin_manager
 
@@ -109,10 +109,11 @@ def test_a_plugin_that_gives_none_is_named(answer, said):
         binder_of(plugin("A", answer))
 
 
-def test_a_plugin_that_does_not_return_is_named(monkeypatch, gate):
-    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
+def test_a_plugin_that_does_not_return_is_named(gate):
+    slow = plugin("A", lambda context: gate.wait(BOUND))
+    manager = plugin_manager(slow, limits=CallLimits(hook=0.01))
     with pytest.raises(PluginError, match=r"'A' .* not returned from plaunch_worker_binder wi"):
-        binder_of(plugin("A", lambda context: gate.wait(BOUND)))
+        find_binder(manager, context_of())
 
 
 def test_a_third_partys_binder_in_a_launch(tmp_path):

@@ -10,7 +10,7 @@ import threading
 import pytest
 from plaunch import threads
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import find_worker_env, guard
+from plaunch.plugin import CallLimits, find_worker_env
 from plaunch.process.worker_exit import WorkerInfo
 from plaunch.testing import plugin_manager
 
@@ -118,10 +118,11 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(gate) -> None:
         contributed(contributor("A", interrupt))
 
 
-def test_a_plugin_that_does_not_return_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
+def test_a_plugin_that_does_not_return_is_named(gate) -> None:
+    slow = contributor("A", lambda env: gate.wait(BOUND))
+    manager = plugin_manager(slow, limits=CallLimits(hook=0.01))
     with pytest.raises(PluginError) as caught:
-        contributed(contributor("A", lambda env: gate.wait(BOUND)))
+        find_worker_env(manager, WORKER, OWN)
     assert str(caught.value) == (
         f"{WHO} has not returned from plaunch_worker_env within 0.01 s; fix what it waits for, or "
         "block it with -p no:NAME"
@@ -133,9 +134,13 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch, gate
     plugin = contributor("A", lambda env: gate.wait(BOUND))
     asked = []
     manager = plugin_manager(plugin)
-    manager.stop_waiting_when(lambda: bool(asked.append(1) or asked[1:]))
-    with pytest.raises(PluginError, match=r"when the launch had to stop"):
+    is_unwanted = lambda: bool(asked.append(1) or asked[1:])  # noqa: E731
+    with (
+        manager.stop_waiting_when(is_unwanted),
+        pytest.raises(PluginError, match=r"when the launch had to stop"),
+    ):
         find_worker_env(manager, WORKER, OWN)
+    assert not manager.guard.is_unwanted()
 
 
 def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:

@@ -10,7 +10,7 @@ import time
 import pytest
 from plaunch.agent import Progress, RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin import create_extensions, extensions
+from plaunch.plugin import create_extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, ExtensionRunner
 from plaunch.testing import plugin_manager
@@ -125,12 +125,11 @@ def test_an_extension_that_cannot_start_ends_the_launch(raised, error, message):
         ExtensionRunner("P", Extension(raised)).start(None)
 
 
-def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch, gate):
-    monkeypatch.setattr(extensions, "START_BOUND", 0.1)
+def test_an_extension_that_hangs_does_not_hold_the_launch(gate):
     hangs = Extension()
     hangs.start = lambda control: gate.wait(60)
     with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
-        ExtensionRunner("P", hangs).start(None)
+        ExtensionRunner("P", hangs, start_timeout=0.1).start(None)
 
 
 def test_threads_of_its_own_may_rest(caplog):
@@ -265,11 +264,10 @@ def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
     assert other.told == [("start", "control")]  # the queue of its events does it
 
 
-def test_what_takes_no_events_and_hangs_does_not_hold_the_end(monkeypatch, gate, caplog):
-    monkeypatch.setattr(extensions, "STOP_BOUND", 0.1)
+def test_what_takes_no_events_and_hangs_does_not_hold_the_end(gate, caplog):
     hangs = Quiet()
     hangs.stop = lambda result: gate.wait(60)
-    item = ExtensionRunner("P", hangs)
+    item = ExtensionRunner("P", hangs, stop_timeout=0.1)
     item.start(None)
     item.end()
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+import json
 import logging
 import os
 import re
@@ -17,6 +19,7 @@ from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
 from plaunch.errors import ExitCode, PluginError, UsageError
 from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.guard import CallLimits, Culprits
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.metadata import KINDS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process import LogsSpecs
@@ -28,6 +31,7 @@ from helpers.hooks import NO_OTHERS, plugin_of
 from helpers.waiting import BOUND, wait_until
 
 WHO = "plugin 'Plugin' (module helpers.hooks)"
+SHORT = CallLimits(hook=0.01, notification=0.01)
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -36,10 +40,9 @@ def hangs_in(hook: str, gate) -> object:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_hook_that_offers_and_does_not_return_is_named(monkeypatch, gate, name) -> None:
-    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
+def test_a_hook_that_offers_and_does_not_return_is_named(gate, name) -> None:
     kind = BY_NAME[name]
-    manager = plugin_manager(hangs_in(kind.hook, gate))
+    manager = plugin_manager(hangs_in(kind.hook, gate), limits=SHORT)
     with pytest.raises(PluginError) as caught:
         manager.get(kind, "x")
     assert caught.value.exit_code == ExitCode.PLUGIN
@@ -49,20 +52,16 @@ def test_a_hook_that_offers_and_does_not_return_is_named(monkeypatch, gate, name
     )
 
 
-def test_a_hook_that_does_not_return_its_extensions_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
-    manager = plugin_manager(hangs_in("plaunch_extensions", gate), words=NO_OTHERS)
+def test_a_hook_that_does_not_return_its_extensions_is_named(gate) -> None:
+    manager = plugin_manager(hangs_in("plaunch_extensions", gate), words=NO_OTHERS, limits=SHORT)
     with pytest.raises(PluginError, match=re.escape(f"{WHO} has not returned from plaunch_ext")):
         create_extensions(manager, PluginContext("job", "role", "host"))
 
 
-def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(
-    monkeypatch, gate
-) -> None:
+def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(gate) -> None:
     """A hook may return an iterator, which runs the plugin's code once it is asked."""
-    monkeypatch.setattr(guard, "HOOK_TIMEOUT", 0.01)
     plugin = plugin_of(plaunch_extensions=lambda: (gate.wait(BOUND) for _ in range(1)))
-    manager = plugin_manager(plugin, words=NO_OTHERS)
+    manager = plugin_manager(plugin, words=NO_OTHERS, limits=SHORT)
     with pytest.raises(PluginError, match="has not returned from plaunch_extensions"):
         create_extensions(manager, PluginContext("job", "role", "host"))
 
@@ -115,20 +114,18 @@ def test_what_a_name_gives_and_fails_is_named(error, expected, message) -> None:
         manager.call(kind, "x", raising(error))
 
 
-def test_a_long_wait_is_not_silent(monkeypatch, gate, caplog) -> None:
-    monkeypatch.setattr(guard, "WARN_AFTER", 0.01)
+def test_a_long_wait_is_not_silent(gate, caplog) -> None:
     with pytest.raises(PluginError):
-        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.02)
+        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.02, warn_after=0.01)
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{WHO} has not returned from connect within 0.01 s; the launcher waits up to 0.02 s for it"
     )
 
 
-def test_a_wait_that_is_over_is_not_announced(monkeypatch, gate, caplog) -> None:
-    monkeypatch.setattr(guard, "WARN_AFTER", 0.01)
+def test_a_wait_that_is_over_is_not_announced(gate, caplog) -> None:
     with pytest.raises(PluginError):
-        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.01)
+        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.01, warn_after=0.01)
     assert not caplog.records
 
 
@@ -148,8 +145,8 @@ def told() -> list[str]:
 def manager(caplog):
     caplog.set_level(logging.WARNING, "plaunch")
 
-    def create(*plugins: object, **environ: str) -> PluginManager:
-        return PluginManager.create(plugins, environ=environ, first_party_only=True)
+    def create(*plugins: object, limits=guard.DEFAULT_LIMITS, **environ: str) -> PluginManager:
+        return PluginManager.create(plugins, environ=environ, first_party_only=True, limits=limits)
 
     return create
 
@@ -238,20 +235,16 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, told, caplog, gat
     assert not caplog.records
 
 
-def test_a_plugin_that_does_not_return_is_left_to_itself(
-    manager, told, caplog, monkeypatch, gate
-) -> None:
-    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", 0.01)
+def test_a_plugin_that_does_not_return_is_left_to_itself(manager, told, caplog, gate) -> None:
     threads = []
 
     def stand():
         threads.append(threading.current_thread())
         gate.wait(BOUND)
 
-    tested = manager(listener("a", told, stand), listener("b", told))
+    tested = manager(listener("a", told, stand), listener("b", told), limits=SHORT)
     assert tested.left_behind() == []
     notify(tested, MOMENT)
-    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", BOUND)
     notify(tested, MOMENT)
     notify(tested, OTHER)
     assert told == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
@@ -270,10 +263,7 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
     assert tested.left_behind() == []
 
 
-def test_one_that_returns_after_all_is_not_called_again(
-    manager, told, caplog, monkeypatch, gate
-) -> None:
-    monkeypatch.setattr(guard, "NOTIFY_TIMEOUT", 0.01)
+def test_one_that_returns_after_all_is_not_called_again(manager, told, caplog, gate) -> None:
     ended = threading.Event()
 
     def dawdle():
@@ -281,7 +271,7 @@ def test_one_that_returns_after_all_is_not_called_again(
         ended.set()
         raise RuntimeError("too late to be heard")
 
-    tested = manager(listener("a", told, dawdle))
+    tested = manager(listener("a", told, dawdle), limits=SHORT)
     notify(tested, MOMENT)
     gate.set()
     assert ended.wait(BOUND)
@@ -397,8 +387,9 @@ def test_methods_of_a_component_run_on_a_thread_that_is_gone_afterwards(manager)
 def test_a_method_that_has_not_returned_is_not_called_again(manager, gate) -> None:
     calls = []
     component = types.SimpleNamespace(describe_wait=lambda: calls.append(gate.wait(BOUND)))
-    manager().guard.limit_methods(WHO, component, RENDEZVOUS.limited)
-    with pytest.raises(PluginError, match=r"has not returned from describe_wait within 1 s"):
+    limits = CallLimits(others={"describe_wait": 0.05})
+    manager(limits=limits).guard.limit_methods(WHO, component, RENDEZVOUS.limited)
+    with pytest.raises(PluginError, match=r"has not returned from describe_wait within 0\.05 s"):
         component.describe_wait()
     with pytest.raises(PluginError, match="has still not returned from describe_wait"):
         component.describe_wait()
@@ -428,3 +419,107 @@ def test_methods_of_plaunchs_own_components_need_no_thread(manager) -> None:
 def test_an_object_without_a_dictionary_stays_as_it_is(manager) -> None:
     stands = signal.Signals.SIGTERM
     manager().guard.limit_methods(WHO, (stands,), ("count",))
+
+
+# --- whose code has raised an exception -----------------------------------------------------------
+
+
+def raised_by(name: str, body: str = "raise ValueError('no')") -> Exception:
+    """The error of a function of a module of that name."""
+    made = types.ModuleType(name)
+    exec(f"import json\ndef fail(): {body}", made.__dict__)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
+        made.fail()
+    return caught.value
+
+
+def named(culprits: Culprits, error: BaseException) -> str | None:
+    """The plugin that is named for an error in its function `fail`."""
+    found = culprits.error_for(error)
+    if found is None:
+        return None
+    who, text = str(found).split(" failed in fail: ")
+    assert text.startswith(type(error).__name__)
+    return who
+
+
+@pytest.fixture
+def culprits() -> Culprits:
+    found = Culprits()
+    found.note("acme.plugins.hooks", "plugin 'acme'")
+    found.note("alone", "plugin 'alone'")
+    return found
+
+
+RAISERS = {
+    "acme.plugins.hooks": "plugin 'acme'",
+    "acme.plugins.other.deep": "plugin 'acme'",
+    "acme.library": None,
+    "acme": None,
+    "alone": "plugin 'alone'",
+    "alonesome": None,
+}
+
+
+@pytest.mark.parametrize("name", RAISERS)
+def test_who_has_raised(culprits, name) -> None:
+    assert named(culprits, raised_by(name)) == RAISERS[name]
+
+
+def test_who_has_called_what_raised(culprits) -> None:
+    error = raised_by("alone", "json.loads('{')")
+    assert isinstance(error, json.JSONDecodeError)
+    assert named(culprits, error) == "plugin 'alone'"
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [
+        ("acme.plugins.more", "plugin 'more'"),
+        ("acme.plugins.more.deep", "plugin 'more'"),
+        ("acme.plugins.hooks", "plugin 'acme'"),
+        ("acme.plugins.shared", "plugin 'acme'"),
+    ],
+)
+def test_each_plugin_of_a_package_stands_for_itself(culprits, name, who) -> None:
+    culprits.note("acme.plugins.more", "plugin 'more'")
+    assert named(culprits, raised_by(name)) == who
+
+
+@pytest.mark.parametrize(
+    ("name", "who"), [("shop.acme.deep", "plugin 'acme'"), ("shop.protocol", None)]
+)
+def test_a_namespace_package_is_no_plugins(tmp_path, monkeypatch, name, who) -> None:
+    for folder in ("shop/acme", "shop"):
+        (tmp_path / folder).mkdir(exist_ok=True, parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "shop", importlib.import_module("shop"))
+    culprits = Culprits()
+    culprits.note("shop.acme", "plugin 'acme'")
+    assert named(culprits, raised_by(name)) == who
+
+
+def test_the_function_that_plaunch_called_is_named(culprits) -> None:
+    alone = types.ModuleType("alone")
+    source = "def reify(): deeper()\ndef deeper(): raise ValueError('no')\nquick = lambda: deeper()"
+    exec(source, alone.__dict__)
+    for function, said in ((alone.reify, " in reify"), (alone.quick, "")):
+        with pytest.raises(ValueError, match="no") as caught:
+            function()
+        found = culprits.error_for(caught.value)
+        assert str(found) == f"plugin 'alone' failed{said}: ValueError: no"
+
+
+def test_sys_exit_of_a_plugin_is_its_failure(culprits) -> None:
+    alone = types.ModuleType("alone")
+    exec("def fail(): raise SystemExit('no driver')", alone.__dict__)
+    with (
+        pytest.raises(PluginError, match=r"^plugin 'alone' failed in fail: SystemExit: no driver$"),
+        culprits.refusing_exits(),
+    ):
+        alone.fail()
+
+
+def test_sys_exit_of_a_program_is_its_wish(culprits) -> None:
+    with pytest.raises(SystemExit), culprits.refusing_exits():
+        sys.exit("enough")

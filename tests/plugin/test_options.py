@@ -45,8 +45,11 @@ def entry(value, name="acme", distribution="acme"):
 
 def test_what_a_module_declares(module):
     name = module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin", AFTER_FAILURE="acme.plugin:Collect")
-    acme = ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", sys.modules[name], name)
-    assert load_options(entry(name)) == (*acme, "acme.plugin:Collect")
+    found = load_options(entry(name))
+    assert found == ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", sys.modules[name], name)
+    assert found.declared("AFTER_FAILURE") == "acme.plugin:Collect"
+    assert found.declared("ON_SLOW_STOP") is None
+    assert (found.who, found.package) == ("plugin 'acme' (Acme 1.0)", name)
 
 
 def test_an_object_may_declare_them_too(module):
@@ -160,6 +163,16 @@ def test_a_plugin_is_loaded_when_one_of_its_options_is_given(module):
     assert seen.run_id == "job"
     (loaded,) = manager.selected()
     assert (loaded.kind, loaded.name, loaded.module) == ("options", "acme", "acme_plugin")
+
+
+def test_a_setting_loads_the_plugin_that_names_it(module):
+    module("acme_plugin", PLUGIN=Recorded())
+    name = module(OPTIONS=(), PLUGIN="acme_plugin:PLUGIN", SETTINGS=("devices", "numa_options"))
+    manager = PluginManager.create(environ={}, entries=[entry(name)])
+    manager.use_settings({"devices": None, "numa_options": False, "role": "trainer"})
+    assert manager.selected() == []
+    manager.use_settings({"devices": ["0"]})
+    assert [loaded.name for loaded in manager.selected()] == ["acme"]
 
 
 def test_a_plugin_that_is_named_is_loaded_without_options(module):

@@ -13,9 +13,10 @@ from plaunch import LaunchConfig, hookimpl
 from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin import PluginContext, PluginManager
+from plaunch.plugin import CallLimits, PluginContext, PluginManager
+from plaunch.plugin.guard import DEFAULT_LIMITS
 from plaunch.plugin.metadata import GROUPS, scan
-from plaunch.plugin.policies import DECISION_TIMEOUT, LaunchRestartPolicy, LaunchSignalPolicy
+from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process import SignalAction
 from plaunch.restarts import Cause, Decision, Failure, RestartAction
 from plaunch.testing import plugin_manager
@@ -51,8 +52,8 @@ def policies(decide, name="mine"):
     return Plugin()
 
 
-def chosen(decide, **settings):
-    manager = plugin_manager(policies(decide))
+def chosen(decide, limits=DEFAULT_LIMITS, **settings):
+    manager = plugin_manager(policies(decide), limits=limits)
     return LaunchRestartPolicy(manager, context(restart_policy="mine", **settings))
 
 
@@ -219,15 +220,14 @@ def test_a_policy_that_raises_stops_nobody(error, caplog) -> None:
     assert f"failed in decide: {type(error).__name__}" in caplog.text
 
 
-def test_a_policy_that_does_not_answer_is_not_asked_again(monkeypatch, caplog) -> None:
-    monkeypatch.setattr("plaunch.plugin.policies.DECISION_TIMEOUT", 0.05)
+def test_a_policy_that_does_not_answer_is_not_asked_again(caplog) -> None:
     asked, free = [], threading.Event()
 
     def decide(failure, history):
         asked.append(failure)
         free.wait(60)
 
-    policy = chosen(decide)
+    policy = chosen(decide, limits=CallLimits(decision=0.05))
     try:
         for _ in range(2):
             assert policy.decide(FAILURE, []).reason == "restart 1 of 3"
@@ -237,7 +237,7 @@ def test_a_policy_that_does_not_answer_is_not_asked_again(monkeypatch, caplog) -
     assert (
         "has not returned from decide within 0.05 s; the restart policy 'standard'" in caplog.text
     )
-    assert DECISION_TIMEOUT == 1.0
+    assert DEFAULT_LIMITS.decision == 1.0
 
 
 def test_without_any_policy_restarts_are_counted(monkeypatch, caplog) -> None:
@@ -279,10 +279,9 @@ def test_a_signal_policy_decides() -> None:
     assert policy.action(signal.SIGUSR1) is SignalAction.NOTIFY
 
 
-def test_a_signal_policy_that_does_not_return_is_asked_once(monkeypatch, gate, caplog) -> None:
-    monkeypatch.setattr("plaunch.plugin.policies.DECISION_TIMEOUT", 0.01)
+def test_a_signal_policy_that_does_not_return_is_asked_once(gate, caplog) -> None:
     slow = SignalPolicy(lambda: gate.wait(BOUND))
-    policy = LaunchSignalPolicy(slow, WHO)
+    policy = LaunchSignalPolicy(slow, WHO, timeout=0.01)
     assert policy.action(signal.SIGUSR1) is SignalAction.STOP
     assert policy.action(signal.SIGTERM) is SignalAction.STOP
     assert slow.asked == [signal.SIGUSR1]

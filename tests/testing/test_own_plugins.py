@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 from plaunch import LaunchConfig
-from plaunch.launch.components import create_rendezvous
+from plaunch.launch.prepare import create_rendezvous
 from plaunch.plugin import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,

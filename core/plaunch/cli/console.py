@@ -50,8 +50,8 @@ class Stderr:
         stream: Callable[[], TextIO | None] = lambda: sys.stderr,
         start: Callable[..., None] = start_thread,
     ) -> None:
-        self.run_id: str | None = None  # of the launch, once it has one
         self.is_json = False
+        self._run_id: str | None = None  # of the launch, once it has one
         self._color = "auto"
         self._stream = stream
         self._start = start
@@ -70,7 +70,11 @@ class Stderr:
             log_format: one of `FORMATS`.
             color: one of `COLORS`.
         """
-        self.is_json, self._color, self.run_id = log_format == "json", color, None
+        self.is_json, self._color, self._run_id = log_format == "json", color, None
+
+    def set_run_id(self, run_id: str) -> None:
+        """Set the run id in messages that are JSON."""
+        self._run_id = run_id
 
     def guess_format(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Do the same from a command line that cannot be parsed, for the message about it."""
@@ -86,7 +90,7 @@ class Stderr:
             created: its time in seconds since the epoch; None means now.
         """
         if self.is_json:
-            line: str = load_part(JSON_LINE)(text, level, created, self.run_id)
+            line: str = load_part(JSON_LINE)(text, level, created, self._run_id)
             return line
         text = f"plaunch: {text}"
         if self._has_colors():

@@ -75,7 +75,7 @@ class Invocation:
         Raises:
             UsageError: there is no script, or it cannot be started.
         """
-        from plaunch.cli.command import worker_command  # not for --help
+        from plaunch.cli.settings import worker_command  # not for --help
 
         return worker_command(self.parsed())
 
@@ -149,12 +149,11 @@ class Invocation:
         except PlaunchError:
             raise
         except (Exception, SystemExit) as error:
-            from plaunch.errors import one_line  # errors only
             from plaunch.process.launcher_variables import owns_process
 
-            who = None if self._manager is None else self._manager.culprits.of_error(error)
-            if who is not None:
-                raise PluginError(f"{who} failed: {one_line(error)}") from error
+            found = None if self._manager is None else self._manager.culprits.error_for(error)
+            if found is not None:
+                raise found from error
             if isinstance(error, Exception) or not owns_process():
                 raise
             raise PluginError(

@@ -6,7 +6,6 @@ underscores, cannot be abbreviated, and takes its default from its `PET_*` varia
 
 from __future__ import annotations
 
-import importlib
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.cli.options import GROUPS, OPTIONS
 from plaunch.errors import DuplicateNameError, PlaunchError, PluginError, UsageError
 from plaunch.numbers import quote
+from plaunch.parts import load_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,9 +93,8 @@ class OptionTable:
         Raises:
             PluginError: it cannot be imported, or raised an exception that is not plaunch's.
         """
-        module, _, name = path.partition(":")
         try:
-            return getattr(importlib.import_module(module), name)(*args)
+            return load_object(path)(*args)
         except PlaunchError:
             raise
         except Exception as error:
@@ -124,26 +123,32 @@ class Arguments(SimpleNamespace):
     Args:
         table: all options.
         command: the words from the script on.
+        is_divided: whether `--` precedes the script.
+        unknown_variables: the names of `PET_*` variables that belong to no option.
 
     Attributes:
-        table: all options.
         sources: the source of each option's value, by attribute: `default`, `command line`, the
             name of a variable or of the settings file, or another source.
         training_script: the script, or None.
         training_script_args: its arguments.
-        is_divided: whether `--` precedes the script.
-        unknown_variables: the names of `PET_*` variables that belong to no option.
         settings_files: the files that have set options.
     """
 
-    def __init__(self, table: OptionTable, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        table: OptionTable,
+        command: Sequence[str],
+        *,
+        is_divided: bool = False,
+        unknown_variables: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         self.table = table
         self.sources: dict[str, str] = {}
         self.training_script = command[0] if command else None
         self.training_script_args = list(command[1:])
-        self.is_divided = False
-        self.unknown_variables: list[str] = []
+        self.is_divided = is_divided
+        self.unknown_variables = list(unknown_variables)
         self.settings_files: list[str] = []
 
     if TYPE_CHECKING:
@@ -235,8 +240,13 @@ def parse(
 
 def _parse(argv: Sequence[str], environ: Mapping[str, str], table: OptionTable) -> Arguments:
     given, command = _read(argv, table)
-    args = Arguments(table, command)
-    args.is_divided = len(command) < len(argv) and argv[-len(command) - 1] == "--"
+    known = {option.variable for option in table}
+    args = Arguments(
+        table,
+        command,
+        is_divided=len(command) < len(argv) and argv[-len(command) - 1] == "--",
+        unknown_variables=sorted(n for n in environ if n.startswith(PREFIX) and n not in known),
+    )
     for option in table:
         variable = _variable_of(option, environ)
         if option.dest in given:
@@ -249,10 +259,6 @@ def _parse(argv: Sequence[str], environ: Mapping[str, str], table: OptionTable) 
         else:
             is_list = option.is_repeated or option.default == ()
             args.give(option.dest, [] if is_list else option.default, DEFAULT)
-    known = {option.variable for option in table}
-    args.unknown_variables = sorted(
-        name for name in environ if name.startswith(PREFIX) and name not in known
-    )
     for option in filter(lambda option: option.source, table):
         if file := table.call(option, option.source, args):
             args.settings_files.append(file)

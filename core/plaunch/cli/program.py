@@ -135,7 +135,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     finally:
         if collects:
             gc.enable()
-    STDERR.run_id = config.run_id
+    STDERR.set_run_id(config.run_id)
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     if STDERR.is_json and config.log_line_prefix_template is None:
         config.log_line_prefix_template = parts.load_part(parts.JSON_TEMPLATE)(config.run_id)

@@ -1,28 +1,31 @@
-"""Creates a `LaunchConfig` from parsed options, with torchrun's defaults."""
+"""Creates what a launch needs from parsed options: a `LaunchConfig`, and the workers' command."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import operator
 import os
+import sys
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
+from plaunch.cli.script import run_script_path
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
-from plaunch.parts import ADVICE_ON_OPTIONS, advise
+from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, advise
 from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.logs import Std
 from plaunch.process.signals import parse_signals
 from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from plaunch.cli.parser import Arguments
     from plaunch.plugin.manager import PluginManager
@@ -257,14 +260,15 @@ def _streams(option: str, text: str) -> Std | dict[int, Std]:
 def _logs_specs(args: Arguments, manager: PluginManager, shown: set[int] | None) -> LogsSpecs:
     redirects = _streams("--redirects", args.redirects)
     tee = _streams("--tee", args.tee)
-    create = partial(
-        manager.get(LOGS_SPECS, args.logs_specs),
+    specs: LogsSpecs = manager.make(
+        LOGS_SPECS,
+        args.logs_specs,
         log_dir=args.log_dir,
         redirects=redirects,
         tee=tee,
         local_ranks_filter=shown,
     )
-    return manager.call(LOGS_SPECS, args.logs_specs, create)
+    return specs
 
 
 def _override_for_standalone(args: Arguments) -> None:
@@ -282,3 +286,83 @@ def _run_id(args: Arguments, alone: bool) -> str:
     run_id: str = args.rdzv_id
     # A job of one node needs no agreed id, and a constant one would mix up logs.
     return make_run_id() if alone and run_id == "none" else run_id
+
+
+# --- the workers' command -------------------------------------------------------------------------
+
+
+def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]]:
+    """Return the entrypoint and its arguments.
+
+    Scripts and modules run under `PYTHON_EXEC`, or this interpreter, with `-u`, as in torchrun.
+
+    Raises:
+        UsageError: there is no script, it does not exist, or options contradict each other.
+    """
+    script: str | None = args.training_script
+    rest: list[str] = args.training_script_args
+    if script is None:
+        advice = advise(ADVICE_ON_SCRIPT, args)
+        raise UsageError(
+            f"there is no script to run{advice}; write plaunch [options] script [arguments]"
+        )
+    if not script.strip():
+        raise UsageError(
+            f"the name of the script is empty ({script!r}); perhaps a variable is not set"
+        )
+    if args.no_python and args.module:
+        raise UsageError(
+            f"--no-python and --module contradict each other for {script!r}: a module needs "
+            "python; leave one out"
+        )
+    if args.run_path and args.module:
+        raise UsageError(
+            f"--run-path and --module contradict each other for {script!r}: leave one out"
+        )
+    if args.run_path:
+        _check_file(script, args)
+        return run_script_path, [script, *rest]
+    if args.no_python:
+        _check_program(script)
+        return script, rest
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    if "PYTHON_EXEC" in os.environ:
+        _check_program(python, "variable PYTHON_EXEC names")
+    if args.module:
+        return python, ["-u", "-m", script, *rest]
+    _check_file(script, args)
+    return python, ["-u", script, *rest]
+
+
+def _check_file(script: str, args: Arguments) -> None:
+    try:
+        os.stat(script)
+    except (FileNotFoundError, NotADirectoryError):
+        advice = advise(ADVICE_ON_SCRIPT, args)
+        raise UsageError(f"the script {script!r} does not exist{advice}") from None
+    except OSError as error:
+        advice = "; check the permissions of its folders" if error.errno == errno.EACCES else ""
+        raise UsageError(
+            f"the script {script!r} cannot be read: {error.strerror}{advice}"
+        ) from error
+    # A folder or a zip file with a __main__.py is a script to python, too.
+    if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
+        raise UsageError(
+            f"the script {script!r} is a folder without a __main__.py; give the path of a file in "
+            "it, or -m for a package"
+        )
+
+
+def _check_program(program: str, who: str = "--no-python runs") -> None:
+    import shutil  # programs only
+
+    if shutil.which(program) is not None:
+        return
+    why = "which is not an executable file and is not found on PATH"
+    if os.path.isfile(program):
+        why = f"a file that may not be executed; chmod +x {program}"
+        if os.access(program, os.X_OK):
+            why = (
+                f"which is not found on PATH; for the file in the current folder write ./{program}"
+            )
+    raise UsageError(f"{who} {program!r}, {why}")

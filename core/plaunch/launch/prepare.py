@@ -5,15 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch import parts
 from plaunch.agent.components import AgentServices
 from plaunch.agent.local import HEALTH_VARIABLE
+from plaunch.agent.notifications import LaunchStarted
+from plaunch.agent.rounds import release_rendezvous
+from plaunch.agent.worker import GroupInfo, WorkerSpec
+from plaunch.errors import UsageError
 from plaunch.plugin.components import find_binder, find_starter, find_worker_store
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
+from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
@@ -25,10 +31,14 @@ if TYPE_CHECKING:
     from plaunch.plugin.extensions import ExtensionRunner, LaunchEvents
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.logs import LogsSpecs
+    from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 
-EVENT_OPTIONS = "events"  # the plugin whose options are those of event handlers
+# Seconds that a backend may take to create its handler. Those written for torchrun may connect
+# then, to a store that another node has yet to open; their timeouts are within torchrun's default
+# of `join_timeout`.
+CONNECT_BOUND = 600.0
 
 
 class LaunchRequest(NamedTuple):
@@ -51,6 +61,53 @@ class LaunchRequest(NamedTuple):
         if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
             return next((str(arg) for arg in self.args if not str(arg).startswith("-")), entrypoint)
         return entrypoint
+
+    @property
+    def forks_workers(self) -> bool:
+        """Whether workers are forked from this process."""
+        return self.config.start_method == "fork" and callable(self.entrypoint)
+
+    def worker_command(self) -> list[str]:
+        """Return the command of a worker, for a starter; see `Starter.begin`."""
+        if not callable(self.entrypoint):
+            return [self.entrypoint, *map(str, self.args)]
+        if self.forks_workers:
+            return []
+        command: list[str] = parts.load_part(parts.FUNCTIONS).worker_command()
+        return command
+
+    def worker_spec(self, handler: RendezvousHandler, *, worker_store: str) -> WorkerSpec:
+        """Create the spec of this node's workers, from the settings of the same names.
+
+        Args:
+            handler: the rendezvous.
+            worker_store: replaces the setting of that name.
+        """
+        config = self.config
+        names = [item.name for item in fields(WorkerSpec) if hasattr(config, item.name)]
+        settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+        settings["worker_store"] = worker_store
+        return WorkerSpec(
+            local_world_size=config.nproc_per_node,
+            entrypoint=self.entrypoint,
+            args=tuple(self.args),
+            rdzv_handler=handler,
+            **settings,
+        )
+
+    def started_notification(self) -> LaunchStarted:
+        """Return the first notification of the launch."""
+        config = self.config
+        return LaunchStarted(
+            GroupInfo(config.run_id, config.role, max_restarts=config.max_restarts),
+            entry_point=self.name,
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_world_size=config.nproc_per_node,
+            forks=self.forks_workers,
+        )
 
 
 class LaunchComponents(NamedTuple):
@@ -90,9 +147,10 @@ def prepare(request: LaunchRequest, manager: PluginManager) -> LaunchComponents:
     context = config.context(logs_specs)
     used = manager.use_options(config.options, _environment(request))
     manager.get(SIGNAL_POLICIES, config.signal_policy)  # an unknown name is the first error
-    create_events = find_events(config, manager, is_wanted=EVENT_OPTIONS in used)
+    readers = {plugin.name for plugin in manager.plugin_options(parts.package_of(parts.EVENTS))}
+    create_events = find_events(config, manager, is_wanted=not readers.isdisjoint(used))
     made = manager.make(SIGNAL_POLICIES, config.signal_policy, context)
-    signal_policy = LaunchSignalPolicy(made, manager.who_made(made))
+    signal_policy = LaunchSignalPolicy(made, manager.who_made(made), manager.guard.limits.decision)
     restart_policy = LaunchRestartPolicy(manager, context)
     checks = None
     if config.health_checks:
@@ -126,7 +184,10 @@ def _check_endpoint(config: LaunchConfig, manager: PluginManager) -> None:
 
 
 def _environment(request: LaunchRequest) -> dict[str, str]:
-    """The variables for options, without that of torchrun's health check if there is another."""
+    """The variables for options, without that of torchrun's health check if there is another.
+
+    torchrun's argument `health_check_server` is the caller's own server for that variable.
+    """
     environ = dict(os.environ)
     if HEALTH_VARIABLE in environ:
         find = parts.find_part(parts.HAS_HEALTH_CHECK)
@@ -155,3 +216,58 @@ def find_events(
         return None  # the log does not report it
     found: Callable[..., LaunchEvents] = find_handlers(config, manager)
     return found
+
+
+def create_rendezvous(
+    config: LaunchConfig,
+    manager: PluginManager,
+    restart_policy: LaunchRestartPolicy | None,
+) -> RendezvousHandler:
+    """Create the rendezvous handler of the selected backend.
+
+    Args:
+        config: the settings.
+        manager: finds the backend.
+        restart_policy: decides about restarts on the leading node.
+
+    Raises:
+        UsageError: the backend refuses its settings, or does not use the job's token.
+        PluginError: it breaks the rules.
+    """
+    params = RendezvousParameters(
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        run_id=config.run_id,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_addr=config.local_addr,
+        job=JobSettings(
+            node_rank=config.node_rank,
+            port_range=config.port_range,
+            start_timeout=config.start_timeout,
+            restart_policy=restart_policy,
+            shared={} if restart_policy is None else restart_policy.shared_settings(),
+        ),
+        **config.rdzv_configs,
+    )
+    handler: RendezvousHandler = manager.make(
+        RENDEZVOUS, config.rdzv_backend, params, seconds=_connect_bound(params)
+    )
+    if params.max_nodes > 1:
+        from plaunch.rendezvous.token import check_token_is_used  # several nodes
+
+        try:
+            check_token_is_used(params, os.environ)
+        except UsageError:
+            release_rendezvous(handler.leave)
+            raise
+    return handler
+
+
+def _connect_bound(params: RendezvousParameters) -> float:
+    """How long to wait for the factory of a backend, in seconds."""
+    try:
+        join_timeout = params.get_as_float("join_timeout")
+    except UsageError:  # a third party's backend may write it in another way
+        join_timeout = None
+    return max(CONNECT_BOUND, join_timeout or 0.0)

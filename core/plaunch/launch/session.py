@@ -6,34 +6,45 @@ import functools
 import logging
 import math
 import os
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.messages import WaitReporter
-from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
+from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
 from plaunch.agent.rounds import release_rendezvous, shut_down
-from plaunch.errors import NodeExcludedError, SignalException, UnkillableWorkerError
-from plaunch.launch import components as creating
-from plaunch.launch import outcome
+from plaunch.errors import (
+    NodeExcludedError,
+    PlaunchError,
+    SignalException,
+    UnkillableWorkerError,
+)
+from plaunch.launch.prepare import create_rendezvous
 from plaunch.plugin.components import find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
+from plaunch.plugin.guard import bounded_call
+from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.agent.notifications import Notification
+    from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.worker import RunResult
     from plaunch.launch.prepare import LaunchComponents, LaunchRequest
     from plaunch.plugin.extensions import LaunchEvents
     from plaunch.plugin.manager import PluginManager
+    from plaunch.process.child_failed import ChildFailedError
     from plaunch.process.worker_exit import WorkerInfo
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
+
+CLOSE_TIMEOUT = 60.0  # seconds to wait for the logs spec to clean up
+HURRIED_CLOSE = 10.0  # seconds for the same when a signal has ended the job
 
 
 class LaunchSession:
@@ -61,7 +72,7 @@ class LaunchSession:
         self._result: RunResult | None = None
         self._leaves = False  # whether the job may continue without this node
         self._has_succeeded = False
-        manager.stop_waiting_when(self._is_asked_to_end)
+        self._slow_stops: list[Notify] | None = None  # None before the first slow stop
 
     def run(self) -> dict[int, Any]:
         """Run the workers; the value of each by global rank.
@@ -71,25 +82,22 @@ class LaunchSession:
         """
         try:
             with ExitStack() as stack:
-                stack.callback(self._manager.stop_waiting_when, lambda: False)
+                stack.enter_context(self._manager.stop_waiting_when(self._is_asked_to_end))
                 self._subscribe()
                 stack.push(self._finish)
-                self._log.add(creating.launch_started(self._request))
+                self._log.add(self._request.started_notification())
                 return self._run_agent(stack)
         except SignalException:
             raise
         except Exception:
-            agent = self._agent
-            if agent is not None:
-                outcome.run_after_failure(
-                    self._manager, self._components, agent, self._result, self._log
-                )
+            if self._agent is not None:
+                self._run_after_failure(self._agent)
             raise
 
     def _subscribe(self) -> None:
         """Subscribe what reads the log of the launch, in the order of the calls."""
         components, config, log = self._components, self._request.config, self._log
-        log.subscribe(creating.watch_slow_stops(config, self._manager))
+        log.subscribe(self._watch_slow_stops)
         log.subscribe(self._release_threads)
         log.subscribe(functools.partial(notify, self._manager))
         if components.create_events is not None:
@@ -100,13 +108,13 @@ class LaunchSession:
                 [item for item in components.extensions if item.takes_events],
             )
             log.subscribe(self._events)
-        if creating.forks_workers(self._request):
+        if self._request.forks_workers:
             log.subscribe(self._rest_threads)
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
         checks, starter = components.services.health_checks, components.services.starter
-        handler = creating.create_rendezvous(config, self._manager, components.restart_policy)
+        handler = create_rendezvous(config, self._manager, components.restart_policy)
         stack.callback(self._release, handler)
         stack.callback(self._close_logs)
         if starter is not None:
@@ -118,7 +126,7 @@ class LaunchSession:
             with agent.guarded():
                 self._start_extensions(agent, handler)
                 if starter is not None:
-                    command = creating.worker_command(self._request)
+                    command = self._request.worker_command()
                     starter.begin(command, {**os.environ, **config.worker_env})
                 with self._manager.culprits.refusing_exits():
                     result = self._result = agent.run()
@@ -126,16 +134,14 @@ class LaunchSession:
                 item.note_result(result)
             self._leaves = agent.is_asked_to_end() and not agent.has_ended_job
             if result.is_failed():
-                raise outcome.failure_of_job(self._request.name, result, components.logs_specs)
+                raise self._failure_of_job(result)
             self._has_succeeded = True
             return result.return_values
         except NodeExcludedError as error:
             failed = agent.result_of_workers
             if not failed.is_failed():
                 raise
-            raise error from outcome.failure_of_job(
-                self._request.name, failed, components.logs_specs
-            )
+            raise error from self._failure_of_job(failed)
         except (SignalException, UnkillableWorkerError):
             self._leaves = not agent.has_ended_job
             raise
@@ -146,8 +152,7 @@ class LaunchSession:
         if template is None:
             template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         return LocalElasticAgent(
-            spec=creating.worker_spec(
-                self._request,
+            spec=self._request.worker_spec(
                 handler,
                 worker_store="rank0" if components.services.open_store is None else "agent",
             ),
@@ -185,13 +190,38 @@ class LaunchSession:
             for item in self._components.extensions:
                 item.end()
 
+    def _failure_of_job(self, result: RunResult) -> ChildFailedError:
+        """Return the error of a launch whose workers have failed.
+
+        It does not name error files that are gone when the report is read; their content is in it.
+        """
+        folder = getattr(self._components.logs_specs, "temporary_dir", None)
+        for failure in result.failures.values():
+            if folder and failure.error_file.startswith(os.path.join(folder, "")):
+                failure.error_file = NOT_AVAILABLE
+        return result.error(self._request.name)
+
+    def _run_after_failure(self, agent: LocalElasticAgent) -> None:
+        from plaunch.launch.occasions import run_after_failure  # failures only
+
+        run_after_failure(self._manager, self._components, agent, self._result, self._log)
+
     def _close_logs(self) -> None:
-        outcome.close_logs(
-            self._components.logs_specs,
-            self._manager,
-            self._is_asked_to_end,
-            succeeded=self._has_succeeded,
-        )
+        """Let the logs spec delete what it does not keep; its errors do not change the outcome."""
+        logs_specs = self._components.logs_specs
+        hurried = time.monotonic() + HURRIED_CLOSE
+        try:
+            bounded_call(
+                self._manager.who_made(logs_specs),
+                "close",
+                functools.partial(logs_specs.close, self._has_succeeded),
+                CLOSE_TIMEOUT,
+                lambda: time.monotonic() > hurried and self._is_asked_to_end(),
+                advice="; plaunch does not wait for it any longer",
+                warns=False,
+            )
+        except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
+            logger.warning("the logs spec could not clean up: %s", error)
 
     def _release(self, handler: RendezvousHandler) -> None:
         """Leave the rendezvous, if the job may continue without this node; else shut it down."""
@@ -217,6 +247,17 @@ class LaunchSession:
         """Add to the log what the agent does."""
         self._watchdog.waits()
         self._log.add(notification)
+
+    def _watch_slow_stops(self, notification: Notification) -> None:
+        """Pass on notifications from the first stop on in which workers do not end at once."""
+        if self._slow_stops is None:
+            if not (isinstance(notification, Stopping) and notification.step.step == "waiting"):
+                return
+            from plaunch.launch.occasions import watch_slow_stops  # most workers end at once
+
+            self._slow_stops = watch_slow_stops(self._manager, self._components.context)
+        for listen in self._slow_stops:
+            listen(notification)
 
     def _release_threads(self, notification: Notification) -> None:
         """Let plugins use the processors, which they leave to the start of workers."""

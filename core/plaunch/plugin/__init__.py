@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from plaunch.plugin.components import notify as notify
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.extensions import create_extensions as create_extensions
-    from plaunch.plugin.guard import HookResult as HookResult
+    from plaunch.plugin.guard import CallLimits as CallLimits
     from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.hooks import HookResult as HookResult
     from plaunch.plugin.hooks import Implementation as Implementation
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.manager import PluginManager as PluginManager
@@ -55,11 +56,11 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch._names": "closest did_you_mean suggest",
         "plaunch.errors": "one_line",
         ".components": "find_binder find_starter find_worker_env find_worker_store notify",
-        ".context": "PluginContext",
         ".extensions": "create_extensions",
+        ".context": "PluginContext",
         ".hookspecs": "hookimpl",
-        ".guard": "HookResult LoadedPlugin",
-        ".hooks": "Implementation",
+        ".guard": "CallLimits LoadedPlugin",
+        ".hooks": "HookResult Implementation",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
         ".metadata": (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, UsageError
+from plaunch.parts import OPEN_WORKER_STORE, package_of
 from plaunch.plugin.metadata import WITH_OPTIONS
 from plaunch.process.components import is_asked_for
 
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker_store import OpenStore
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.guard import HookResult
+    from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.components import Binder, Starter
     from plaunch.process.worker_exit import WorkerInfo
-
-# plaunch's own plugins with options that provide the component without being asked for by option.
-DEVICES, WORKER_STORE = "devices", "worker_store"
 
 # The hook of each notification; the hook's arguments are fields of the notification.
 HOOK_OF: dict[type[Notification], str] = {
@@ -57,9 +55,7 @@ def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None
         PluginError: a plugin fails, times out, or is not the only one that contributes a binder.
     """
     names = ("numa_options", "devices", "virtual_local_rank")
-    is_asked = is_asked_for(*map(context.settings.get, names))
-    if is_asked:
-        manager.load_named(WITH_OPTIONS, DEVICES)
+    manager.use_settings({name: context.settings.get(name) for name in names})
     found = _find_sole(
         manager.hook.plaunch_worker_binder(context=context),
         "plaunch_worker_binder",
@@ -67,12 +63,12 @@ def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None
         ("plan", "environment"),
         does="bind the workers",
     )
-    if found is None and is_asked:
-        raise UsageError(
-            "devices, numa_options or virtual_local_rank is set, but no plugin assigns devices to "
-            f"workers; do not block {DEVICES!r}"
-        )
     if found is None:
+        if is_asked_for(*map(context.settings.get, names)):
+            raise UsageError(
+                "devices, numa_options or virtual_local_rank is set, but no plugin assigns devices "
+                "to workers; do not block 'devices'"
+            )
         return None
     binder: Binder = found.value
     if not found.plugin.source.is_first_party:
@@ -102,11 +98,10 @@ def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenSto
         if found.plugin.source.is_first_party:
             return open_store
         return manager.guard.limit_call(found.who, "opening the workers' store", open_store)
-    was_asked = (WITH_OPTIONS.name, WORKER_STORE) in (
-        (plugin.kind, plugin.name) for plugin in manager.selected()
-    )
-    is_installed = WORKER_STORE in manager.names(WITH_OPTIONS)
-    return open_default_store if is_installed and not was_asked else None
+    # Unless it is blocked, or has been loaded for its options and has not offered its store.
+    own = {plugin.name for plugin in manager.plugin_options(package_of(OPEN_WORKER_STORE))}
+    asked = {one.name for one in manager.selected() if one.kind == WITH_OPTIONS.name}
+    return open_default_store if own and own.isdisjoint(asked) else None
 
 
 def find_starter(manager: PluginManager, context: PluginContext) -> Starter | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch import parts
 from plaunch.agent.messages import describe_wait
 from plaunch.agent.states import RequestKind
-from plaunch.errors import PlaunchError, PluginError, ThreadStartError
-from plaunch.plugin.guard import blaming, bounded_call
+from plaunch.errors import PlaunchError, PluginError, ThreadStartError, one_line
+from plaunch.plugin.guard import bounded_call
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.guard import HookResult
+    from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.held import Held
     from plaunch.process.streams import OutputStats
@@ -51,14 +51,24 @@ class ExtensionRunner:
     Args:
         who: its plugin, for messages.
         extension: the extension.
+        start_timeout: seconds to wait for its `start`.
+        stop_timeout: seconds to wait for its `stop`.
     """
 
-    def __init__(self, who: str, extension: Extension) -> None:
+    def __init__(
+        self,
+        who: str,
+        extension: Extension,
+        start_timeout: float = START_BOUND,
+        stop_timeout: float = STOP_BOUND,
+    ) -> None:
         self.who: str = getattr(extension, "known_as", who)  # in requests and messages
         self._plugin = who
         self.takes_events: bool = getattr(extension, "takes_events", True)
         self._result: RunResult | None = None
         self._extension = extension
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
         self._is_started = False
 
     def start(self, control: Control) -> None:
@@ -72,7 +82,7 @@ class ExtensionRunner:
             f"an extension of {self._plugin}",
             "start",
             partial(self._extension.start, control),
-            START_BOUND,
+            self._start_timeout,
             passing=(PlaunchError,),
             advice="; fix what it waits for, or leave out its options",
         )
@@ -95,7 +105,7 @@ class ExtensionRunner:
     def end(self) -> None:
         """Stop the extension if it takes no events; otherwise its event queue stops it."""
         if not self.takes_events:
-            self._call("stop", self.close, STOP_BOUND)
+            self._call("stop", self.close, self._stop_timeout)
 
     def rest(self) -> None:
         """Have the extension end its threads before the process forks, if it has such a method."""
@@ -257,10 +267,10 @@ class AgentControl:
     def _deliver(self, name: str, listener: Callable[[str], None], text: str) -> None:
         def deliver() -> None:
             try:
-                with blaming(f"an extension of {self._who} failed at a broadcast"):
-                    listener(text)
-            except PluginError as error:
-                logger.warning("%s", error)
+                listener(text)
+            except BaseException as error:  # noqa: BLE001 - nobody waits for this thread
+                said = one_line(error)
+                logger.warning("an extension of %s failed at a broadcast: %s", self._who, said)
 
         try:
             BoundedCall(f"hears-{name}", deliver)

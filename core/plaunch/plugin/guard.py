@@ -4,9 +4,12 @@ Each call runs on its own thread. plaunch waits for a limited time, then abandon
 name the plugin, its distribution and version, and the function. plaunch's own plugins are called in
 the same way.
 
-`HookGuard.wrap` wraps each hook implementation once, when its plugin is registered. `bounded_call`
-is for everything else: factories, and methods of the objects that they return. `blaming` is for
-imports, which run on the calling thread without a time limit.
+`bounded_call` makes every such call. `Hooks` wraps each hook implementation in it when a plugin is
+registered, `CallGuard.limit_call` a method that the agent's loop calls.
+
+Imports are the exception: they stay on the calling thread and have no time limit, since some
+packages install signal handlers, which Python allows on the main thread only. `blaming` names the
+plugin in their errors.
 """
 
 from __future__ import annotations
@@ -15,29 +18,25 @@ import contextlib
 import functools
 import logging
 import signal
+import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.errors import PlaunchError, PluginError, SignalException, one_line
-from plaunch.plugin.context import PluginContext
+from plaunch.errors import PluginError, PluginLoadError, SignalException, one_line
 from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
 from plaunch.process.proc import read_masks
 from plaunch.threads import BoundedCall
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from types import FrameType
 
 logger = logging.getLogger("plaunch")
 
-HOOK_TIMEOUT = 10.0  # seconds to wait for an implementation of a hook with a result
-NOTIFY_TIMEOUT = 1.0  # seconds to wait for an implementation of a notification hook
-FACTORY_TIMEOUT = 60.0  # seconds to wait for a factory, and for methods of components
 WARN_AFTER = 10.0  # seconds after which a longer wait is logged
-# Hooks and methods with a time limit of their own, in seconds.
-_TIMEOUTS = {"plaunch_doctor_checks": 15.0, "describe_wait": 1.0}
 
 _LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
@@ -79,26 +78,76 @@ class LoadedPlugin(Value):
         return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
 
 
-@dataclass(eq=False)
-class Registration:
-    """A plugin that is loaded.
+class Culprits:
+    """Finds the third-party plugin whose code raised an exception, by the traceback.
 
-    Args:
-        name: the name under which it is registered, `KIND:NAME`.
-        plugin: the module or object with its hooks, or the object that its entry point names.
-        source: where it comes from.
-        options: the values of its own options, if one of them is given.
+    For code that plaunch calls without the guard, such as methods of a rendezvous handler.
+    plaunch's own plugins are not recorded: a bug in one of them is an internal error.
     """
 
-    name: str
-    plugin: object
-    source: LoadedPlugin
-    options: dict[str, object] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._modules: dict[str, str] = {}
+        self._packages: dict[str, str] = {}
 
-    @property
-    def who(self) -> str:
-        """Its name in messages."""
-        return self.source.who
+    def note(self, module: str, who: str) -> None:
+        """Record that `module`, and the rest of its package, belongs to the plugin `who`.
+
+        If a package has several plugins, the first one is named for its other modules. A namespace
+        package, such as `google`, belongs to no plugin.
+        """
+        self._modules.setdefault(module, who)
+        package = module.rpartition(".")[0]
+        if package:
+            self._packages.setdefault(package, who)
+
+    def error_for(self, error: BaseException) -> PluginError | None:
+        """Return the error that names the plugin whose code raised an exception, or called it.
+
+        It names the plugin's outermost function too, which is what plaunch has called. Returns None
+        if the exception does not come from a plugin.
+        """
+        called: dict[str, str] = {}  # functions by the plugin, the innermost plugin last
+        traceback = error.__traceback__
+        while traceback is not None:
+            if who := self._owner(traceback.tb_frame):
+                called[who] = called.pop(who, traceback.tb_frame.f_code.co_name)
+            traceback = traceback.tb_next
+        if not called:
+            return None
+        who, function = called.popitem()
+        doing = f" in {function}" if function.isidentifier() else ""  # not <module> or <lambda>
+        return PluginError(f"{who} failed{doing}: {one_line(error)}")
+
+    @contextlib.contextmanager
+    def refusing_exits(self) -> Iterator[None]:
+        """Run a launch; convert `sys.exit` in a plugin to an error.
+
+        Raises:
+            PluginError: a plugin called `sys.exit`.
+        """
+        try:
+            yield
+        except SystemExit as error:
+            found = self.error_for(error)
+            if found is None:
+                raise  # called by the program that launches
+            raise found from error
+
+    def _owner(self, frame: FrameType) -> str | None:
+        name = frame.f_globals.get("__name__")
+        while isinstance(name, str) and name:
+            if name in self._modules:
+                return self._modules[name]
+            if name in self._packages and not _is_namespace(name):
+                return self._packages[name]
+            name = name.rpartition(".")[0]
+        return None
+
+
+def _is_namespace(package: str) -> bool:
+    """Whether a package is a namespace package, which has no file."""
+    module = sys.modules.get(package)
+    return module is not None and getattr(module, "__file__", None) is None
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -115,25 +164,26 @@ class NotReturnedError(PluginError):
 @contextlib.contextmanager
 def blaming(
     failure: str,
-    error_type: type[PluginError] = PluginError,
     *,
     advice: Callable[[BaseException], str] = lambda error: "",
 ) -> Iterator[None]:
-    """Run code of a plugin on this thread; convert what it raises into an error that names it.
+    """Import a plugin on this thread; convert what that raises into an error that names it.
 
     SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
 
     Args:
         failure: the beginning of the message: the plugin, and what failed.
-        error_type: the type of the error.
         advice: returns the end of the message for an exception.
+
+    Raises:
+        PluginLoadError: the import failed.
     """
     try:
         yield
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:
-        raise error_type(f"{failure}: {one_line(error)}{advice(error)}") from error
+        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 @contextlib.contextmanager
@@ -171,6 +221,29 @@ def _sigchld() -> tuple[object, ...]:
     return signal.getsignal(signal.SIGCHLD), *(mask & _SIGCHLD_BIT for mask in masks)
 
 
+class CallLimits(NamedTuple):
+    """How long plaunch waits for code of plugins, in seconds.
+
+    Args:
+        hook: for an implementation of a hook with a result.
+        notification: for an implementation of a notification hook.
+        component: for a factory, and for a method of a component.
+        decision: for a decision of a signal policy or a restart policy.
+        others: for hooks and methods with a limit of their own, by name.
+    """
+
+    hook: float = 10.0
+    notification: float = 1.0
+    component: float = 60.0
+    decision: float = 1.0
+    others: Mapping[str, float] = MappingProxyType(
+        {"plaunch_doctor_checks": 15.0, "describe_wait": 1.0}
+    )
+
+
+DEFAULT_LIMITS = CallLimits()
+
+
 def _never() -> bool:
     return False
 
@@ -185,6 +258,7 @@ def bounded_call(
     passing: tuple[type[Exception], ...] = (),
     advice: str = "",
     warns: bool = True,
+    warn_after: float = WARN_AFTER,
 ) -> Any:
     """Call code of a plugin on a thread, which is abandoned if it does not return in time.
 
@@ -197,6 +271,7 @@ def bounded_call(
         passing: exceptions of the plugin that are raised unchanged.
         advice: the end of the message if the call does not return.
         warns: whether to log that the wait ended because the launch is to stop.
+        warn_after: seconds after which a longer wait is logged.
 
     Raises:
         NotReturnedError: the call has not returned.
@@ -204,16 +279,16 @@ def bounded_call(
     """
     with keeping_sigchld(who, doing):
         call = BoundedCall(f"plugin-{doing}", function)
-        has_returned = call.wait(min(seconds, WARN_AFTER), is_unwanted)
-        if not has_returned and seconds > WARN_AFTER and not is_unwanted():
+        has_returned = call.wait(min(seconds, warn_after), is_unwanted)
+        if not has_returned and seconds > warn_after and not is_unwanted():
             logger.warning(
                 "%s has not returned from %s within %g s; the launcher waits up to %g s for it",
                 who,
                 doing,
-                WARN_AFTER,
+                warn_after,
                 seconds,
             )
-            has_returned = call.wait(seconds - WARN_AFTER, is_unwanted)
+            has_returned = call.wait(seconds - warn_after, is_unwanted)
     if has_returned:
         if call.error is None:
             return call.result
@@ -231,52 +306,31 @@ def bounded_call(
     )
 
 
-# --- hooks ----------------------------------------------------------------------------------------
-
-
-class HookResult(NamedTuple):
-    """The result of one plugin's implementation of a hook."""
-
-    plugin: Registration
-    value: Any
-
-    @property
-    def who(self) -> str:
-        """The plugin's name in messages."""
-        return self.plugin.who
-
-
-class HookGuard:
-    """Wraps the hook implementations of one launch.
-
-    A notification hook that raises, or does not return in time, is reported and switched off for
-    the rest of the launch; other hooks of its plugin stay on. While a call has not returned, no
-    other notification hook of the plugin is called. If the system has no threads left,
-    notifications are dropped: without a thread there is no time limit.
-
-    Any other hook that raises, or does not return in time, raises `PluginError`. plaunch's own
-    exceptions pass unchanged: their messages say what is wrong.
+class CallGuard:
+    """Calls the plugins of one launch within its limits.
 
     Args:
-        notifications: the names of the notification hooks.
-        with_traceback: whether to log failures of notification hooks with their traceback.
+        limits: how long to wait.
     """
 
-    def __init__(self, notifications: Collection[str], *, with_traceback: bool = False) -> None:
-        self._notifications = frozenset(notifications)
-        self._with_traceback = with_traceback
+    def __init__(self, limits: CallLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
         self._is_unwanted: Callable[[], bool] = _never
-        self._switched_off: set[tuple[str, str]] = set()  # names of plugins and hooks
-        self._running: dict[str, tuple[str, BoundedCall]] = {}  # left behind, by plugin
-        self._has_warned = False  # of a lack of threads
 
-    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> None:
-        """Give up waiting for hooks with a result once `is_unwanted` returns true."""
-        self._is_unwanted = is_unwanted
+    def is_unwanted(self) -> bool:
+        """Whether to give up waiting, because the launch is to stop."""
+        return self._is_unwanted()
 
-    def left_behind(self) -> list[str]:
-        """Return the plugins with a notification hook that still runs, for messages."""
-        return [who for who, call in self._running.values() if call.is_out()]
+    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> ExitStack:
+        """Give up waiting for hooks with a result; see `PluginManager.stop_waiting_when`."""
+        before, self._is_unwanted = self._is_unwanted, is_unwanted
+
+        def restore() -> None:
+            self._is_unwanted = before
+
+        undo = ExitStack()
+        undo.callback(restore)
+        return undo
 
     def limit_call(
         self, who: str, doing: str, function: Callable[..., object]
@@ -284,9 +338,10 @@ class HookGuard:
         """Wrap a third party's function that the agent's loop calls and waits for.
 
         Each call runs on a thread, and is abandoned after a minute or once the launch is to stop;
-        until it returns, further calls fail at once. Exceptions pass unchanged: the caller knows
-        for what it called, and the traceback names the plugin.
+        until it returns, further calls fail at once. Exceptions pass unchanged, since the caller
+        adds facts such as the rank to some; `Culprits` names plugin and method in the others.
         """
+        limits = self.limits
         left: BoundedCall | None = None
 
         @functools.wraps(function)
@@ -299,8 +354,8 @@ class HookGuard:
                     who,
                     doing,
                     lambda: function(*args, **kwargs),
-                    _TIMEOUTS.get(doing, FACTORY_TIMEOUT),
-                    self._is_unwanted,
+                    limits.others.get(doing, limits.component),
+                    self.is_unwanted,
                     passing=(Exception,),
                     advice="; fix what it waits for",
                 )
@@ -321,80 +376,3 @@ class HookGuard:
             if method is not None and is_own:
                 with contextlib.suppress(AttributeError):
                     setattr(component, name, self.limit_call(who, name, method))
-
-    def wrap(
-        self, plugin: Registration, hook: str, function: Callable[..., object]
-    ) -> Callable[..., HookResult | None]:
-        """Guard an implementation of a hook; keeps its argument names, which pluggy needs.
-
-        The guarded function returns a `HookResult`, or None if the plugin returns None.
-        """
-        call = self._notify if hook in self._notifications else self._ask
-
-        @functools.wraps(function)
-        def guarded(*arguments: object) -> HookResult | None:
-            own = [_own(plugin, argument) for argument in arguments]
-            return call(plugin, hook, lambda: function(*own))
-
-        return guarded
-
-    def _ask(
-        self, plugin: Registration, hook: str, function: Callable[[], object]
-    ) -> HookResult | None:
-        def evaluate() -> object:
-            value = function()
-            # Iterating runs the plugin's code too.
-            return [*value] if isinstance(value, Iterator) else value
-
-        value = bounded_call(
-            plugin.who,
-            hook,
-            evaluate,
-            _TIMEOUTS.get(hook, HOOK_TIMEOUT),
-            self._is_unwanted,
-            passing=(PlaunchError,),
-            advice="; fix what it waits for, or block it with -p no:NAME",
-        )
-        return None if value is None else HookResult(plugin, value)
-
-    def _notify(self, plugin: Registration, hook: str, function: Callable[[], object]) -> None:
-        _, running = self._running.get(plugin.name, ("", None))
-        if (plugin.name, hook) in self._switched_off or (running is not None and running.is_out()):
-            return
-        try:
-            bounded_call(plugin.who, hook, function, NOTIFY_TIMEOUT)
-            return
-        except NotReturnedError as error:
-            self._running[plugin.name] = plugin.who, error.call
-            logger.warning(
-                "%s; plaunch does not wait for it, calls none of its hooks until it returns, and "
-                "does not call this hook again; the job goes on",
-                error,
-            )
-        except PluginError as error:
-            cause = error.__cause__ or error
-            logger.warning(
-                "%s failed in %s and is not called for it again; the job goes on: %s",
-                plugin.who,
-                hook,
-                one_line(cause),
-                exc_info=cause if self._with_traceback else None,
-            )
-        except RuntimeError as error:  # no more threads, or the interpreter is ending
-            if not self._has_warned:
-                self._has_warned = True
-                logger.warning(
-                    "%s was not notified (%s), and neither was any other plugin: %s",
-                    plugin.who,
-                    hook,
-                    error,
-                )
-            return
-        self._switched_off.add((plugin.name, hook))
-
-
-def _own(plugin: Registration, argument: object) -> object:
-    """Return an argument of a hook for this plugin: a context gets the plugin's own options."""
-    if isinstance(argument, PluginContext):
-        return replace(argument, options=plugin.options)
-    return argument

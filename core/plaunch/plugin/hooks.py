@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
-import sys
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
 
 from plaunch._names import suggest
-from plaunch.errors import PluginError, PluginLoadError, one_line
+from plaunch.errors import PlaunchError, PluginError, PluginLoadError, one_line
 from plaunch.plugin import hookspecs
-from plaunch.plugin.guard import HookGuard, HookResult, Registration
+from plaunch.plugin.context import PluginContext
+from plaunch.plugin.guard import NotReturnedError, bounded_call
 from plaunch.plugin.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch.plugin.guard import CallGuard, LoadedPlugin
+    from plaunch.threads import BoundedCall
+
+logger = logging.getLogger("plaunch")
 
 _PREFIX = "plaunch_"
 _HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith(_PREFIX)}
@@ -31,6 +38,40 @@ _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
+
+
+@dataclass(eq=False)
+class Registration:
+    """A plugin that is loaded.
+
+    Args:
+        name: the name under which it is registered, `KIND:NAME`.
+        plugin: the module or object with its hooks, or the object that its entry point names.
+        source: where it comes from.
+        options: the values of its own options, if one of them is given.
+    """
+
+    name: str
+    plugin: object
+    source: LoadedPlugin
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def who(self) -> str:
+        """Its name in messages."""
+        return self.source.who
+
+
+class HookResult(NamedTuple):
+    """The result of one plugin's implementation of a hook."""
+
+    plugin: Registration
+    value: Any
+
+    @property
+    def who(self) -> str:
+        """The plugin's name in messages."""
+        return self.plugin.who
 
 
 class Implementation(NamedTuple):
@@ -76,17 +117,30 @@ class Hooks:
     names, because all nodes must agree. Each implementation is guarded when its plugin is
     registered. A hook with a result returns a list of `HookResult`.
 
+    A notification hook that raises, or does not return in time, is reported and switched off for
+    the rest of the launch; other hooks of its plugin stay on. While a call has not returned, no
+    other notification hook of the plugin is called. If the system has no threads left,
+    notifications are dropped: without a thread there is no time limit.
+
+    Any other hook that raises, or does not return in time, raises `PluginError`. plaunch's own
+    exceptions pass unchanged: their messages say what is wrong.
+
     Args:
+        guard: the limits of calls.
         with_traceback: whether to log failures of notification hooks with their traceback.
     """
 
-    def __init__(self, *, with_traceback: bool = False) -> None:
+    def __init__(self, guard: CallGuard, *, with_traceback: bool = False) -> None:
         self._pluggy = pluggy.PluginManager("plaunch")
         self._pluggy.add_hookspecs(hookspecs)
         self.hook = self._pluggy.hook
-        self.guard = HookGuard(NOTIFICATION_HOOKS, with_traceback=with_traceback)
+        self.guard = guard
         self.plugins: dict[str, Registration] = {}  # by name, in the order of registration
         self._guarded: dict[str, GuardedHooks] = {}
+        self._with_traceback = with_traceback
+        self._switched_off: set[tuple[str, str]] = set()  # names of plugins and hooks
+        self._running: dict[str, tuple[str, BoundedCall]] = {}  # left behind, by plugin
+        self._has_warned = False  # of a lack of threads
 
     def register(self, plugin: Registration) -> None:
         """Guard and register the hooks of a plugin; one without hooks is only recorded.
@@ -101,7 +155,7 @@ class Hooks:
         guarded = GuardedHooks()
         for name, marks in found.items():
             function = getattr(plugin.plugin, name)
-            wrapped = self.guard.wrap(plugin, marks.get("specname") or name, function)
+            wrapped = self._guard(plugin, marks.get("specname") or name, function)
             setattr(guarded, name, hookimpl(**marks)(wrapped))
         try:
             self._pluggy.register(guarded, plugin.name)
@@ -165,6 +219,83 @@ class Hooks:
             for found in reversed(getattr(self.hook, name).get_hookimpls())
         ]
 
+    def left_behind(self) -> list[str]:
+        """Return the plugins with a notification hook that still runs, for messages."""
+        return [who for who, call in self._running.values() if call.is_out()]
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _guard(
+        self, plugin: Registration, hook: str, function: Callable[..., object]
+    ) -> Callable[..., HookResult | None]:
+        """Guard an implementation of a hook; keeps its argument names, which pluggy needs.
+
+        The guarded function returns a `HookResult`, or None if the plugin returns None.
+        """
+        call = self._notify if hook in NOTIFICATION_HOOKS else self._ask
+
+        @functools.wraps(function)
+        def guarded(*arguments: object) -> HookResult | None:
+            own = [_own(plugin, argument) for argument in arguments]
+            return call(plugin, hook, lambda: function(*own))
+
+        return guarded
+
+    def _ask(
+        self, plugin: Registration, hook: str, function: Callable[[], object]
+    ) -> HookResult | None:
+        def evaluate() -> object:
+            value = function()
+            # Iterating runs the plugin's code too.
+            return [*value] if isinstance(value, Iterator) else value
+
+        limits = self.guard.limits
+        value = bounded_call(
+            plugin.who,
+            hook,
+            evaluate,
+            limits.others.get(hook, limits.hook),
+            self.guard.is_unwanted,
+            passing=(PlaunchError,),
+            advice="; fix what it waits for, or block it with -p no:NAME",
+        )
+        return None if value is None else HookResult(plugin, value)
+
+    def _notify(self, plugin: Registration, hook: str, function: Callable[[], object]) -> None:
+        _, running = self._running.get(plugin.name, ("", None))
+        if (plugin.name, hook) in self._switched_off or (running is not None and running.is_out()):
+            return
+        try:
+            bounded_call(plugin.who, hook, function, self.guard.limits.notification)
+            return
+        except NotReturnedError as error:
+            self._running[plugin.name] = plugin.who, error.call
+            logger.warning(
+                "%s; plaunch does not wait for it, calls none of its hooks until it returns, and "
+                "does not call this hook again; the job goes on",
+                error,
+            )
+        except PluginError as error:
+            cause = error.__cause__ or error
+            logger.warning(
+                "%s failed in %s and is not called for it again; the job goes on: %s",
+                plugin.who,
+                hook,
+                one_line(cause),
+                exc_info=cause if self._with_traceback else None,
+            )
+        except RuntimeError as error:  # no more threads, or the interpreter is ending
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "%s was not notified (%s), and neither was any other plugin: %s",
+                    plugin.who,
+                    hook,
+                    error,
+                )
+            return
+        self._switched_off.add((plugin.name, hook))
+
 
 def _functions(value: object) -> Iterator[tuple[str, Callable[..., object], bool]]:
     """Yield the functions of `value` that may be hooks: name, function, whether it defines them.
@@ -202,64 +333,8 @@ def _check_hook(who: str, name: str, function: object, marks: Mapping[str, Any])
         )
 
 
-class Culprits:
-    """Finds the third-party plugin whose code raised an exception, by the traceback.
-
-    For code that plaunch calls without the guard, such as methods of a rendezvous handler.
-    plaunch's own plugins are not recorded: a bug in one of them is an internal error.
-    """
-
-    def __init__(self) -> None:
-        self._modules: dict[str, str] = {}
-        self._packages: dict[str, str] = {}
-
-    def note(self, module: str, who: str) -> None:
-        """Record that `module`, and the rest of its package, belongs to the plugin `who`.
-
-        If a package has several plugins, the first one is named for its other modules. A namespace
-        package, such as `google`, belongs to no plugin.
-        """
-        self._modules.setdefault(module, who)
-        package = module.rpartition(".")[0]
-        if package:
-            self._packages.setdefault(package, who)
-
-    def of_error(self, error: BaseException) -> str | None:
-        """Return the plugin whose code raised an exception, or called the code that did."""
-        found = None
-        traceback = error.__traceback__
-        while traceback is not None:
-            found = self._owner(traceback.tb_frame) or found
-            traceback = traceback.tb_next
-        return found
-
-    @contextlib.contextmanager
-    def refusing_exits(self) -> Iterator[None]:
-        """Run a launch; convert `sys.exit` in a plugin to an error.
-
-        Raises:
-            PluginError: a plugin called `sys.exit`.
-        """
-        try:
-            yield
-        except SystemExit as error:
-            who = self.of_error(error)
-            if who is None:
-                raise  # called by the program that launches
-            raise PluginError(f"{who} failed: {one_line(error)}") from error
-
-    def _owner(self, frame: FrameType) -> str | None:
-        name = frame.f_globals.get("__name__")
-        while isinstance(name, str) and name:
-            if name in self._modules:
-                return self._modules[name]
-            if name in self._packages and not _is_namespace(name):
-                return self._packages[name]
-            name = name.rpartition(".")[0]
-        return None
-
-
-def _is_namespace(package: str) -> bool:
-    """Whether a package is a namespace package, which has no file."""
-    module = sys.modules.get(package)
-    return module is not None and getattr(module, "__file__", None) is None
+def _own(plugin: Registration, argument: object) -> object:
+    """Return an argument of a hook for this plugin: a context gets the plugin's own options."""
+    if isinstance(argument, PluginContext):
+        return replace(argument, options=plugin.options)
+    return argument

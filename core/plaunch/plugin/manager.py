@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import class_name
 from plaunch.errors import PlaunchError
-from plaunch.plugin.guard import FACTORY_TIMEOUT, bounded_call
+from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard, CallLimits, bounded_call
 from plaunch.plugin.hooks import Hooks, Implementation
 from plaunch.plugin.metadata import GROUPS, WITH_OPTIONS, EntryPoint, Kind, T, scan
 from plaunch.plugin.options import (
@@ -23,11 +23,12 @@ from plaunch.plugin.registry import PluginRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import ExitStack
     from typing import TypeVar
 
     from plaunch.options import Option
-    from plaunch.plugin.guard import LoadedPlugin, Registration
-    from plaunch.plugin.hooks import Culprits
+    from plaunch.plugin.guard import Culprits, LoadedPlugin
+    from plaunch.plugin.hooks import Registration
 
     R = TypeVar("R")
 
@@ -49,13 +50,19 @@ class PluginManager:
     `manager.hook.NAME(...)` calls a hook, as with pluggy, and returns a list of `HookResult`.
     """
 
-    def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
+    def __init__(
+        self,
+        installed: Installed,
+        *,
+        with_traceback: bool = False,
+        limits: CallLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.guard = CallGuard(limits)
         self._installed = installed
-        self._hooks = Hooks(with_traceback=with_traceback)
+        self._hooks = Hooks(self.guard, with_traceback=with_traceback)
         self._registry = PluginRegistry(installed, self._hooks)
         self._made: list[tuple[object, str]] = []  # components, each with its plugin for messages
         self.hook = self._hooks.hook
-        self.guard = self._hooks.guard
 
     @classmethod
     def create(
@@ -67,6 +74,7 @@ class PluginManager:
         path: Sequence[str] | None = None,
         first_party_only: bool = False,
         entries: list[EntryPoint] | None = None,
+        limits: CallLimits = DEFAULT_LIMITS,
     ) -> PluginManager:
         """Find the installed plugins, and load those that need no selection or are named.
 
@@ -77,6 +85,7 @@ class PluginManager:
             path: folders to search for installed plugins; by default `sys.path`.
             first_party_only: use plaunch's own plugins and the given ones only.
             entries: the installed entry points, if the caller has scanned them.
+            limits: how long to wait for code of plugins.
 
         Raises:
             PluginLoadError: a plugin that is always on, named, or given, cannot be loaded.
@@ -87,7 +96,8 @@ class PluginManager:
         if first_party_only:
             entries = [entry for entry in entries if entry.distribution.is_first_party]
         installed = Installed(entries, Selection(words, environ))
-        manager = cls(installed, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
+        with_traceback = environ.get("PLAUNCH_DEBUG") == "1"
+        manager = cls(installed, with_traceback=with_traceback, limits=limits)
         manager._registry.load_initial(plugins)
         return manager
 
@@ -134,9 +144,14 @@ class PluginManager:
 
     # --- options ----------------------------------------------------------------------------------
 
-    def plugin_options(self) -> list[PluginOptions]:
-        """Return the options that installed plugins declare, without those that cannot be used."""
-        return self._installed.options()[0]
+    def plugin_options(self, package: str = "") -> list[PluginOptions]:
+        """Return the options that installed plugins declare, without those that cannot be used.
+
+        Args:
+            package: a top-level package, to return only what its modules declare.
+        """
+        found = self._installed.options()[0]
+        return [one for one in found if package in ("", one.package)]
 
     def own_options(
         self, kind: Kind[Any], name: str, values: Mapping[str, object]
@@ -157,11 +172,10 @@ class PluginManager:
         module = found.value if isinstance(found, EntryPoint) else found.source.module
         package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
         result: list[tuple[Option, object]] = []
-        for plugin in self.plugin_options():
-            if plugin.module.partition(".")[0] == package:
-                own = {o.dest: values[o.dest] for o in plugin.options if o.dest in values}
-                resolved = resolve_options([plugin], own, os.environ).get(plugin.name, {})
-                result += [(o, resolved.get(o.dest, o.default)) for o in plugin.options]
+        for plugin in self.plugin_options(package):
+            own = {o.dest: values[o.dest] for o in plugin.options if o.dest in values}
+            resolved = resolve_options([plugin], own, os.environ).get(plugin.name, {})
+            result += [(o, resolved.get(o.dest, o.default)) for o in plugin.options]
         return result
 
     def use_options(
@@ -185,6 +199,22 @@ class PluginManager:
                 plugin.options.update(resolved)
         return [*given]
 
+    def use_settings(self, settings: Mapping[str, object]) -> None:
+        """Load each plugin that names one of these settings as its own, unless that is not set.
+
+        Args:
+            settings: fields of `LaunchConfig`, by name; None and False are not set.
+
+        Raises:
+            PluginLoadError: a plugin cannot be loaded.
+        """
+        given = {
+            name for name, value in settings.items() if value is not None and value is not False
+        }
+        for plugin in self.plugin_options():
+            if not given.isdisjoint(plugin.declared("SETTINGS") or ()):
+                self.load_named(WITH_OPTIONS, plugin.name)
+
     # --- load and call ----------------------------------------------------------------------------
 
     def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
@@ -196,7 +226,12 @@ class PluginManager:
         return self._registry.load_named(kind, name)
 
     def make(
-        self, kind: Kind[Any], name: str, *given: object, seconds: float = FACTORY_TIMEOUT
+        self,
+        kind: Kind[Any],
+        name: str,
+        *given: object,
+        seconds: float | None = None,
+        **named: object,
     ) -> Any:
         """Call the factory that a name stands for, and return its component.
 
@@ -204,20 +239,21 @@ class PluginManager:
             kind: the kind.
             name: the name, as for `get`.
             *given: the arguments of the factory.
-            seconds: how long to wait for it.
+            **named: its keyword arguments.
+            seconds: how long to wait for it; by default a minute.
 
         Raises:
             PluginError: as for `call`, or the component lacks a method that the kind requires.
         """
         create: Any = self.get(kind, name)
-        return self.call(kind, name, lambda: _with_methods(kind, create(*given)), seconds)
+        return self.call(kind, name, lambda: _with_methods(kind, create(*given, **named)), seconds)
 
     def call(
         self,
         kind: Kind[Any],
         name: str,
         function: Callable[[], R],
-        seconds: float = FACTORY_TIMEOUT,
+        seconds: float | None = None,
     ) -> R:
         """Call `function`, which uses the result of `get`, on a thread; return its result.
 
@@ -225,14 +261,14 @@ class PluginManager:
 
         Raises:
             PluginError: it raised another exception, also SystemExit, or has not returned within
-                `seconds`.
+                `seconds`, by default a minute.
         """
         plugin, thing = self._registry.get(kind, name)
         result: R = bounded_call(
             f"{kind.label} {name!r} ({kind.flag}) of {plugin.source.origin}",
             getattr(thing, "__name__", type(thing).__name__),
             function,
-            seconds,
+            self.guard.limits.component if seconds is None else seconds,
             passing=(PlaunchError,),
             advice=f"; fix what it waits for, or select another {kind.label}",
         )
@@ -249,16 +285,19 @@ class PluginManager:
                 return who
         return class_name(component)
 
-    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> None:
+    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> ExitStack:
         """Give up waiting for hooks with a result once `is_unwanted` returns true.
 
-        It is called repeatedly during a wait, and returns whether the launch is to stop.
+        Takes effect at once, until the end of the returned context.
+
+        Args:
+            is_unwanted: returns whether the launch is to stop; called repeatedly during a wait.
         """
-        self.guard.stop_waiting_when(is_unwanted)
+        return self.guard.stop_waiting_when(is_unwanted)
 
     def left_behind(self) -> list[str]:
         """Return the plugins with an abandoned hook call that still runs, for messages."""
-        return self.guard.left_behind()
+        return self._hooks.left_behind()
 
     @property
     def culprits(self) -> Culprits:

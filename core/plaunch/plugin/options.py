@@ -92,9 +92,8 @@ class Selection:
         """Return what excludes an installed plugin: its blocker, `AUTOLOAD_VARIABLE`, or empty."""
         blocker = self.blocker(kind, name, distribution)
         is_on = self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name)
-        if blocker or is_on or any(word.means(kind, name, distribution) for word in self.loads):
-            return blocker
-        return AUTOLOAD_VARIABLE
+        is_on = is_on or any(word.means(kind, name, distribution) for word in self.loads)
+        return blocker if blocker or is_on else AUTOLOAD_VARIABLE
 
     def _add(self, text: str, source: str) -> None:
         blocks = text.startswith(_BLOCK)
@@ -180,7 +179,8 @@ class Installed:
         Raises:
             DuplicateNameError: there is more than one.
         """
-        meant = [entry for entry in (*self.usable(kind), *offers) if _is_meant(name, entry)]
+        entries = (*self.usable(kind), *offers)
+        meant = [one for one in entries if _means(name, one.name, one.distribution.key)]
         owners = {entry.distribution.key for entry in meant}
         if len(owners) > 1 and kind is LOGS_SPECS and name == "default":
             owners.discard("torch")  # torchrun's own spec; plaunch's replaces it
@@ -201,7 +201,7 @@ class Installed:
         selection = f"{kind.label} {name!r} ({kind.flag})"
         blocker = self.selection.blocker(kind.name, name)
         for entry, reason in self.left_out(kind):
-            if not _is_meant(name, entry):
+            if not _means(name, entry.name, entry.distribution.key):
                 continue
             if reason == AUTOLOAD_VARIABLE:
                 return UnknownNameError(
@@ -223,8 +223,7 @@ class Installed:
 
     def refusal_of_word(self, word: Word) -> UnknownNameError:
         """Return the error for a word that matches neither a usable plugin nor a module."""
-        path = _file_of(word.text)
-        if path is not None:
+        if path := _file_of(word.text):
             module = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py")
             name = os.path.normpath(module).replace(os.sep, ".")
             return UnknownNameError(
@@ -232,10 +231,9 @@ class Installed:
                 f"the working folder has {path!r}, but Python does not look for modules there: "
                 f"write PYTHONPATH=. before the command, and -p {name}"
             )
-        names = self.names()
         return UnknownNameError(
             f"{word.source} names neither an installed plugin nor a module"
-            f"{suggest(word.text, names, otherwise=HOW_TO_ADD)}"
+            f"{suggest(word.text, self.names(), otherwise=HOW_TO_ADD)}"
         )
 
 
@@ -262,19 +260,14 @@ def _file_of(text: str) -> str | None:
     """Return the Python file below the working folder that a word of `-p` may mean, or None."""
     module = text.replace(".", os.sep)
     candidates = (text, f"{module}.py", os.path.join(module, "__init__.py"))
-    if os.path.isabs(text):
-        return None
-    return next((p for p in candidates if p.endswith(".py") and os.path.isfile(p)), None)
+    found = (path for path in candidates if path.endswith(".py") and os.path.isfile(path))
+    return None if os.path.isabs(text) else next(found, None)
 
 
 def _means(text: str, name: str, distribution: str) -> bool:
     """Whether `NAME` or `DISTRIBUTION:NAME` is the plugin `name` of a distribution (its key)."""
     owner, _, bare = text.partition(":")
     return text == name or bool(bare == name and distribution and normalise(owner) == distribution)
-
-
-def _is_meant(text: str, entry: EntryPoint) -> bool:
-    return _means(text, entry.name, entry.distribution.key)
 
 
 def _several(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
@@ -307,10 +300,8 @@ class PluginOptions(NamedTuple):
         owner: its distribution, for messages.
         options: its options.
         plugin: where its hooks are, as `module` or `module:object`; empty for a lifecycle plugin.
-        declared_by: the module or object that declares the options.
+        declared_by: the module or object that declares them.
         module: the name of the module that is imported for them.
-        after_failure: the extension that runs after a failed launch in which none of its options
-            is given, as `module:object`; it is called with the `PluginContext`.
     """
 
     name: str
@@ -319,7 +310,20 @@ class PluginOptions(NamedTuple):
     plugin: str
     declared_by: object = None
     module: str = ""
-    after_failure: str = ""
+
+    @property
+    def who(self) -> str:
+        """Its name in messages."""
+        return f"plugin {self.name!r} ({self.owner})"
+
+    @property
+    def package(self) -> str:
+        """The top-level package of its module."""
+        return self.module.partition(".")[0]
+
+    def declared(self, name: str) -> Any:
+        """Return what the module has under `name`, such as `AFTER_FAILURE`; None without it."""
+        return getattr(self.declared_by, name, None)
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
@@ -333,7 +337,6 @@ def load_options(entry: EntryPoint) -> PluginOptions:
         target = entry.target()
         declared = target.load()
         options, plugin = tuple(declared.OPTIONS), getattr(declared, "PLUGIN", "")
-        after_failure = getattr(declared, "AFTER_FAILURE", "")
         _check(options, plugin)
     except (KeyboardInterrupt, SignalException):
         raise
@@ -343,7 +346,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
         raise PluginLoadError(
             f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"
         ) from error
-    return PluginOptions(entry.name, owner, options, plugin, declared, target.module, after_failure)
+    return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
 
 
 def _check(options: tuple[object, ...], plugin: object) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError, SignalException, UnknownNameError, UsageError, one_line
-from plaunch.plugin.guard import NotReturnedError, bounded_call
+from plaunch.plugin.guard import DEFAULT_LIMITS, NotReturnedError, bounded_call
 from plaunch.plugin.metadata import RESTART_POLICIES
 from plaunch.process.signals import SignalAction
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-DECISION_TIMEOUT = 1.0  # seconds to wait for a decision
 _LONGEST_REASON = 1000  # characters
 
 
@@ -42,11 +41,15 @@ class LaunchSignalPolicy:
     Args:
         policy: the policy.
         who: its plugin, for messages.
+        timeout: seconds to wait for a decision.
     """
 
-    def __init__(self, policy: SignalPolicy, who: str) -> None:
+    def __init__(
+        self, policy: SignalPolicy, who: str, timeout: float = DEFAULT_LIMITS.decision
+    ) -> None:
         self.who = who
         self._policy = policy
+        self._timeout = timeout
         self._listed: Collection[signal.Signals] | None = None
         self._is_off = False
 
@@ -58,7 +61,7 @@ class LaunchSignalPolicy:
         """
         if self._listed is None:
             listed: list[signal.Signals] = bounded_call(
-                self.who, "signals", lambda: list(self._policy.signals()), DECISION_TIMEOUT
+                self.who, "signals", lambda: list(self._policy.signals()), self._timeout
             )
             self._listed = listed
         return self._listed
@@ -73,14 +76,14 @@ class LaunchSignalPolicy:
             return SignalAction.STOP
         ask = partial(self._policy.action, signum)
         try:
-            action: SignalAction = bounded_call(self.who, "action", ask, DECISION_TIMEOUT)
+            action: SignalAction = bounded_call(self.who, "action", ask, self._timeout)
         except NotReturnedError:
             self._is_off = True
             logger.warning(
                 "%s has not returned within %g s from action for %s; plaunch does not call it "
                 "again, and every signal that it lists stops the job",
                 self.who,
-                DECISION_TIMEOUT,
+                self._timeout,
                 signum.name,
             )
             return SignalAction.STOP
@@ -172,7 +175,7 @@ class LaunchRestartPolicy:
         policy = self._policy(name)
         who = self._manager.who_made(policy)
         decide = partial(policy.decide, failure, history)
-        decision = bounded_call(who, "decide", decide, DECISION_TIMEOUT)
+        decision = bounded_call(who, "decide", decide, self._manager.guard.limits.decision)
         return _checked(decision, who)
 
     def _policy(self, name: str) -> RestartPolicy:

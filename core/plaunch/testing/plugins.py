@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.plugin.guard import DEFAULT_LIMITS, CallLimits
 from plaunch.plugin.manager import PluginManager
 
 if TYPE_CHECKING:
@@ -11,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def plugin_manager(
-    *plugins: object, words: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    *plugins: object,
+    words: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    limits: CallLimits = DEFAULT_LIMITS,
 ) -> PluginManager:
     """Create a fresh manager that sees plaunch's own plugins and the given ones, nothing else.
 
@@ -22,10 +26,15 @@ def plugin_manager(
         plugins: the plugins under test: modules, objects or classes with hooks.
         words: words as `-p` takes them.
         environ: the environment variables to see; none by default.
+        limits: how long to wait for code of plugins.
 
     Raises:
         PluginLoadError: a plugin cannot be used.
     """
     return PluginManager.create(
-        plugins, words=words, environ={} if environ is None else environ, first_party_only=True
+        plugins,
+        words=words,
+        environ={} if environ is None else environ,
+        first_party_only=True,
+        limits=limits,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_devices.plugin"
+SETTINGS = ("devices", "numa_options", "virtual_local_rank")
 
 
 def _devices(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import WorkerInfo, notifications
+from plaunch.plugin import PluginContext
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack
 from plaunch_hang.stacks.slow_stops import SlowStops
@@ -45,9 +46,8 @@ class Takes:
 
 
 def slow_stops(take, grace, logs_specs=None):
-    return SlowStops(
-        SimpleNamespace(shutdown_timeout=grace, logs_specs=logs_specs, run_id="job"), take
-    )
+    settings = {"shutdown_timeout": grace, "logs_specs": logs_specs}
+    return SlowStops(PluginContext("job", "role", "host", settings=settings), take)
 
 
 def threads():

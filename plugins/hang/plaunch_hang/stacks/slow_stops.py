@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import AgentFinished, BeforeRendezvous, BeforeWorkers, Stopping
 
@@ -18,8 +18,8 @@ from plaunch_hang.stacks.taking import take, timeout_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch import LaunchConfig
     from plaunch.agent import Notification
+    from plaunch.plugin import PluginContext
 
     from plaunch_hang.stacks.stack import ProcessStacks
 
@@ -34,17 +34,18 @@ _HEADLINE = "workers that did not end before they got SIGKILL were here:"
 class SlowStops:
     """Reads the stacks of workers that are slow to end, shortly before they get SIGKILL.
 
-    The agent calls it with notifications. It does not block, except for up to a second at the end
+    The launch creates it at a stop in which workers do not end at once, and calls it with this and
+    all further notifications. It does not block, except for up to a second at the end
     of a stop in which workers got SIGKILL. If the workers end in time, nothing is logged; if the
     grace is skipped, nothing is read. It does not delay SIGKILL.
 
     Args:
-        config: the launch; its grace is `shutdown_timeout`.
+        context: the launch; its grace is the setting `shutdown_timeout`.
         take: reads the stacks of processes by rank, within `timeout` seconds.
     """
 
-    def __init__(self, config: LaunchConfig, take: Take = take) -> None:
-        self._config = config
+    def __init__(self, context: PluginContext, take: Take = take) -> None:
+        self._context = context
         self._take = take
         self._stop: _SlowStop | None = None
 
@@ -68,7 +69,7 @@ class SlowStops:
             stop.thread.join(_LAST_WAIT)
 
     def _begin(self, pids: Mapping[int, int], elapsed: float, attempt: int) -> None:
-        grace = self._config.shutdown_timeout
+        grace: Any = self._context.settings["shutdown_timeout"]
         if grace is None or math.isinf(grace) or not pids:
             return
         # As late as possible, because most slow workers still end in time.
@@ -104,8 +105,8 @@ class SlowStops:
                 host=os.uname().nodename,
                 attempt=attempt,
                 occasion="sigkill",
-                logs_specs=self._config.logs_specs,
-                run_id=self._config.run_id,
+                logs_specs=self._context.settings["logs_specs"],
+                run_id=self._context.run_id,
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch import LaunchConfig
-from plaunch.launch import components
+from plaunch.launch.prepare import create_rendezvous
 from plaunch.testing import FakeRendezvous
 
 
@@ -25,5 +25,5 @@ def test_a_backend_has_time_to_connect(join_timeout, seconds) -> None:
     manager = Manager()
     configs = {} if join_timeout is None else {"join_timeout": join_timeout}
     config = LaunchConfig(1, 1, 1, run_id="job", rdzv_configs=configs)
-    components.create_rendezvous(config, manager, None)
+    create_rendezvous(config, manager, None)
     assert manager.seconds == seconds
