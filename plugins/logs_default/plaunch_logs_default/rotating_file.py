@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import suppress
+
+from plaunch_logs_default.streams.routes import above_standard
 
 
 class RotatingFile:
@@ -75,9 +76,5 @@ class RotatingFile:
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._path, flags, 0o666)
-        if fd <= 2:  # the launcher was started without this stream; workers must not inherit it
-            fd, given = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), fd
-            os.close(given)
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
+        self._fd = above_standard(os.open(self._path, flags, 0o666))
+        self._size = os.fstat(self._fd).st_size

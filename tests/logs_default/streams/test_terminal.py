@@ -6,8 +6,12 @@ import struct
 import termios
 
 import pytest
-from plaunch_logs_default.streams.descriptors import copy_size, open_terminal
-from plaunch_logs_default.streams.sinks import SIZE_INTERVAL, WindowSizeSync
+from plaunch_logs_default.streams.terminal import (
+    SIZE_INTERVAL,
+    WindowSizeSync,
+    copy_size,
+    open_terminal,
+)
 
 
 def set_size(fd, rows, columns):

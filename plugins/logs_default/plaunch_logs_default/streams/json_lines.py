@@ -13,7 +13,7 @@ from plaunch_logs_default.streams.sinks import ByteSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from plaunch_logs_default.streams.console import Console
+    from plaunch_logs_default.streams.consoles import Console
 
 UTC_MACRO = "${utc}"
 _STREAM_MACRO = "${stream}"

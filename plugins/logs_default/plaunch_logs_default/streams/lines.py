@@ -10,7 +10,7 @@ from plaunch_logs_default.streams.sinks import HOLD, ByteSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from plaunch_logs_default.streams.console import Console
+    from plaunch_logs_default.streams.consoles import Console
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
 TIME_MACRO = "${time}"

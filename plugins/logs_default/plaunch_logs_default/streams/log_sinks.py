@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch.process import Sink
 
-    from plaunch_logs_default.streams.warning_log import WarningLog
+    from plaunch_logs_default.streams.writer import WarningLog
 
 MEMORY_LIMIT = 1 << 20  # bytes pending for one sink in memory
 LIMIT = 64 << 20  # bytes pending for one sink in memory and on disk

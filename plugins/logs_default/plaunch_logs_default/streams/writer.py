@@ -1,12 +1,14 @@
-"""Writes output that may block on a thread, so that nothing else waits for it."""
+"""Writes output and warnings that may block on threads, so that nothing else waits for them."""
 
 from __future__ import annotations
 
 import abc
 import errno
+import logging
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.threads import start_thread
@@ -16,7 +18,7 @@ from plaunch_logs_default.streams.backlog import Backlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch_logs_default.streams.warning_log import WarningLog
+logger = logging.getLogger("plaunch")
 
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write after a slow one
@@ -240,3 +242,35 @@ class OutputWriter(abc.ABC):
 
     def _warn(self, predicate: str) -> None:
         self._log.warn("%s %s", self.label, predicate)
+
+
+class WarningLog:
+    """Logs warnings without blocking the caller.
+
+    A log handler usually writes to stderr, which may be the console that is blocked. So each
+    warning is logged by a short-lived thread; there are a few per job at most.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._pending: list[Callable[[], None]] = []
+
+    def warn(self, message: str, *args: object) -> None:
+        """Log a warning on another thread."""
+        write = partial(logger.warning, message, *args)
+        thread = threading.Thread(target=write, name="plaunch-warning", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No more threads, or the interpreter is shutting down: `flush` logs it.
+            self._pending.append(write)
+        else:
+            self._threads.append(thread)
+
+    def flush(self, timeout: float) -> None:
+        """Wait until all warnings are logged, at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self._threads:
+            self._threads.pop().join(max(deadline - time.monotonic(), 0.0))
+        while self._pending:
+            self._pending.pop(0)()
