@@ -232,7 +232,7 @@ def test_memory_per_event_is_small(runs):
     tracemalloc.start()
     builder, reading = runs.builder()
     story = builder.create_story()
-    table = create_table(reading, builder, most=100)
+    table = create_table(reading, builder, max_events=100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     count = reading.agents[0].count

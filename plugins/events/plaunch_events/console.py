@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from plaunch.numbers import name_ranks
 
+from plaunch_events.time_accounting import RESTART_PARTS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -165,10 +167,7 @@ def _restart(metadata: Metadata) -> list[str]:
 
 
 def _restart_completed(metadata: Metadata) -> list[str]:
-    parts = {
-        key: metadata.get(f"seconds_{key}")
-        for key in ("noticing", "stopping", "waiting", "starting")
-    }
+    parts = {key: metadata.get(f"seconds_{key}") for key in RESTART_PARTS}
     spent = [f"{key} {_duration(seconds)}" for key, seconds in parts.items() if seconds]
     return [*_round(metadata), _after(metadata.get("seconds_total")), *spent]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_WAIT = 1.5  # seconds; the end of a launch waits for the export no longer
 _SHARE = 0.05  # of the duration of the launch; a short launch does not wait long
-_LEAST_WAIT = 0.1  # seconds; the export takes longer than this
+_MIN_WAIT = 0.1  # seconds; the export takes longer than this
 
 
 class OtelEventHandler:
@@ -78,7 +78,7 @@ class OtelEventHandler:
             is_init = os.getpid() == 1
             spent = time.monotonic() - self._began
             wait = MAX_WAIT if is_init else min(_SHARE * spent, MAX_WAIT)
-            wait = wait if wait >= _LEAST_WAIT else 0.0
+            wait = wait if wait >= _MIN_WAIT else 0.0
         try:
             code = process.wait(wait)
         except subprocess.TimeoutExpired:

@@ -39,10 +39,10 @@ MARKS = {
     "request": ("request", "triangle", "#5b2a86", "\u25b2", 0.35),
     "killed": ("killed", "square", "#000000", "\u25a0", 0.5),
 }
-MOST_LIVES = 50_000  # workers that are drawn; the failed ones first
-_MOST_TEXT = 300  # characters of a tooltip
-_MOST_LABELS = 40  # of nodes
-_MOST_RANKS = 3  # in the label of a worker's row; a worker may have another rank in each round
+MAX_LIVES = 50_000  # workers that are drawn; the failed ones first
+_MAX_TEXT = 300  # characters of a tooltip
+_MAX_LABELS = 40  # of nodes
+_MAX_RANKS = 3  # in the label of a worker's row; a worker may have another rank in each round
 _LINE = 12.0  # pixels of a line of text
 _WORKERS_IN_FULL = 64  # workers with a row as high as a node's
 
@@ -128,7 +128,7 @@ def _create_labels(story: Story, rows: _Rows, height: float) -> dict[float, str]
             known.append(life.global_rank)
     has_lines = height * rows.worker >= _LINE
     labels = {}
-    for index in range(0, len(story.nodes), -(-len(story.nodes) // _MOST_LABELS)):
+    for index in range(0, len(story.nodes), -(-len(story.nodes) // _MAX_LABELS)):
         there = ranks.get(index, {})
         name = _label(story.nodes[index].label)
         if there and not has_lines:
@@ -137,9 +137,9 @@ def _create_labels(story: Story, rows: _Rows, height: float) -> dict[float, str]
         labels[rows.tops[index] + rows.node / 2] = name
         for local_rank, known in there.items() if has_lines else ():
             top = rows.tops[index] + rows.node + local_rank * rows.worker
-            more = ", ..." if len(known) > _MOST_RANKS else ""
+            more = ", ..." if len(known) > _MAX_RANKS else ""
             word = "rank" if len(known) == 1 else "ranks"
-            shown = ", ".join(map(str, known[:_MOST_RANKS]))
+            shown = ", ".join(map(str, known[:_MAX_RANKS]))
             labels[top + rows.worker / 2] = f"{word} {shown}{more}"
     return labels
 
@@ -234,7 +234,7 @@ def _draw_spans(plot: Any, story: Story, rows: _Rows) -> None:
 
 def _draw_lives(plot: Any, story: Story, rows: _Rows) -> None:
     renderers = []
-    lives = sorted(story.lives, key=lambda life: life.fate != "failed")[:MOST_LIVES]
+    lives = sorted(story.lives, key=lambda life: life.fate != "failed")[:MAX_LIVES]
     for fate, (words, color) in FATES.items():
         there = [life for life in lives if life.fate == fate]
         if not there:
@@ -268,7 +268,7 @@ def _draw_boxes(plot: Any, source: dict[str, Any], color: str) -> Any:
 def _draw_marks(plot: Any, story: Story, rows: _Rows) -> None:
     places: dict[str, list[tuple[float, float, str]]] = {kind: [] for kind in MARKS}
     for life in story.lives:
-        if life.fate == "failed" and life.end is not None and len(places["failure"]) < MOST_LIVES:
+        if life.fate == "failed" and life.end is not None and len(places["failure"]) < MAX_LIVES:
             top, bottom = rows.of_life(life)
             text = _describe_life(life, "failed")
             places["failure"].append((life.end, (top + bottom) / 2, text))
@@ -327,5 +327,5 @@ def _label(text: str) -> str:
     return _cut(text.replace("$", ""), 24)
 
 
-def _cut(text: str, most: int = _MOST_TEXT) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _cut(text: str, max_chars: int = _MAX_TEXT) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

@@ -88,7 +88,7 @@ def _make(options: argparse.Namespace) -> None:
             if not (path.endswith(bundles.SUFFIX) and os.path.isfile(path)):
                 folders[path] = path
                 continue
-            bundle = stack.enter_context(bundles.opened(path))
+            bundle = stack.enter_context(bundles.open_bundle(path))
             if bundle.folder:
                 folders[bundle.folder] = path
             elif options.json or len(options.paths) > 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from plaunch_events import worker_state
+
 
 @dataclass
 class PhaseSpan:
@@ -37,9 +39,7 @@ class WorkerLife:
         """How it ended: succeeded, failed, stopped (by its agent), or unknown."""
         if self.exit_code is None:
             return "unknown"
-        if self.stopped:
-            return "stopped"
-        return "succeeded" if self.exit_code == 0 else "failed"
+        return worker_state({"exit_code": self.exit_code, "stopped": self.stopped})
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from plaunch_events import describe_seconds
 
-from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_charts
+from plaunch_report.charts import FATES, MARKS, MAX_LIVES, PHASES, create_charts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from plaunch_report.reading import Reading
     from plaunch_report.story import StoryBuilder
 
-_MOST_FAILURES = 20  # of one attempt, shown in full
-_MOST_NODES = 200  # in the table of nodes
-_MOST_RESTARTS = 200  # in the table of restarts, of all nodes together
-_MOST_LINES = 20_000  # characters of the last lines of a failure
-MOST_EVENTS = 50_000  # normal starts and ends of workers, and later events, are left out first
-_MOST_TEXT = 400  # characters of a value
+_MAX_FAILURES = 20  # of one attempt, shown in full
+_MAX_NODES = 200  # in the table of nodes
+_MAX_RESTARTS = 200  # in the table of restarts, of all nodes together
+_MAX_LINES = 20_000  # characters of the last lines of a failure
+MAX_EVENTS = 50_000  # normal starts and ends of workers, and later events, are left out first
+_MAX_TEXT = 400  # characters of a value
 # Keys of all events, and those with a column in the table.
 _COMMON = frozenset(
     {"run_id", "host", "hostname", "role", "agent_pid", "group_rank", "ranks", "round", "attempt"}
@@ -66,9 +66,9 @@ def create_page(story: Story, table: Table) -> Iterator[str]:
         charts=create_charts(story),
         events=_compact(story, table),
         events_left_out=table.left_out,
-        lives_left_out=max(len(story.lives) - MOST_LIVES, 0),
+        lives_left_out=max(len(story.lives) - MAX_LIVES, 0),
         failures=_by_attempt(story),
-        most_failures=_MOST_FAILURES,
+        most_failures=_MAX_FAILURES,
         legend=_legend(story),
         world_sizes=[
             size for size, _ in itertools.groupby(item.world_size for item in story.rounds)
@@ -105,15 +105,15 @@ _RESTART_PARTS = {
 def _choose_restarts(story: Story) -> list[RestartSummary]:
     """The restarts in order of rounds; if there are too many, only the longest."""
     longest = sorted(story.restarts, key=lambda restart: -restart.seconds["total"])
-    return sorted(longest[:_MOST_RESTARTS], key=lambda restart: (restart.round, restart.node))
+    return sorted(longest[:_MAX_RESTARTS], key=lambda restart: (restart.round, restart.node))
 
 
 def _choose_nodes(story: Story) -> list[NodeSummary]:
     """The nodes; if there are too many, first those with another outcome than the job."""
-    if len(story.nodes) <= _MOST_NODES:
+    if len(story.nodes) <= _MAX_NODES:
         return story.nodes
     order = sorted(story.nodes, key=lambda node: node.outcome == story.outcome)
-    return order[:_MOST_NODES]
+    return order[:_MAX_NODES]
 
 
 def _legend(story: Story) -> list[tuple[str, str, str]]:
@@ -160,7 +160,7 @@ def _compact(story: Story, table: Table) -> dict[str, object]:
 
 def _cut_lines(text: str) -> str:
     """The text, cut to its end if it is very long."""
-    return text if len(text) <= _MOST_LINES else "...\n" + text[-_MOST_LINES:]
+    return text if len(text) <= _MAX_LINES else "...\n" + text[-_MAX_LINES:]
 
 
 def _date(seconds: float) -> str:
@@ -199,8 +199,8 @@ class Table:
     left_out: int
 
 
-def create_table(reading: Reading, builder: StoryBuilder, most: int = MOST_EVENTS) -> Table:
-    """Read the events of all nodes again, and keep the `most` important ones."""
+def create_table(reading: Reading, builder: StoryBuilder, max_events: int = MAX_EVENTS) -> Table:
+    """Read the events of all nodes again, and keep the `max_events` most important ones."""
     nodes = {id(agent): node for node, agent in enumerate(builder.agents)}
     kept: list[tuple[tuple[float, ...], Row]] = []  # a heap with the least important on top
     count = 0
@@ -211,7 +211,7 @@ def create_table(reading: Reading, builder: StoryBuilder, most: int = MOST_EVENT
         count += 1
         now = builder.time(node, record)
         place = (-float(_is_routine(record)), -now, -float(node), -float(count))
-        if len(kept) < most:
+        if len(kept) < max_events:
             heapq.heappush(kept, (place, _row(now, node, record)))
         elif place > kept[0][0]:
             heapq.heapreplace(kept, (place, _row(now, node, record)))
@@ -236,6 +236,6 @@ def _details(record: EventRecord) -> str:
         if key in _COMMON or value is None or value == "":
             continue
         text = f"{value:.3f}" if isinstance(value, float) else str(value)
-        text = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
+        text = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
         parts.append(f"{key}={text}")
     return " ".join(parts)

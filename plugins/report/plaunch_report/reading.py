@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import deque
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
-from plaunch_report.agents import ENDLESS, MOST, Agent, EventRecord, Plain
+from plaunch_report.agents import MAX_NUMBER, Agent, EventRecord, Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,7 +183,7 @@ def _parse(line: bytes) -> EventRecord | None:
         return None
     name, metadata = fields.get("name"), fields.get("metadata")
     date = _seconds(fields.get("timestamp"), 0.0, _LAST_DATE)
-    monotonic = _seconds(fields.get("monotonic"), -ENDLESS, ENDLESS)
+    monotonic = _seconds(fields.get("monotonic"), -MAX_NUMBER, MAX_NUMBER)
     if not (isinstance(name, str) and name.startswith("plaunch.") and isinstance(metadata, dict)):
         return None
     if date is None or monotonic is None:
@@ -193,10 +192,10 @@ def _parse(line: bytes) -> EventRecord | None:
     return EventRecord(_clean(name), date, monotonic, plain)
 
 
-def _seconds(value: object, least: float, most: float) -> float | None:
+def _seconds(value: object, low: float, high: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if least <= value <= most else None  # also for NaN
+    return float(value) if low <= value <= high else None  # also of NaN
 
 
 def _cleaned(value: Plain) -> Plain:
@@ -209,8 +208,6 @@ def _clean(text: str) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, int):
-        return abs(value) <= MOST  # not written by plaunch, it may have any length
+    if isinstance(value, (int, float)):
+        return abs(value) <= MAX_NUMBER  # not of NaN
     return value is None or isinstance(value, str)

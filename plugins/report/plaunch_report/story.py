@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch_events import describe_times
+from plaunch_events import RESTART_PARTS, TIME_CATEGORIES, describe_times
 
 from plaunch_report.facts import (
     NodeSummary,
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 NO_END = "no end"  # the outcome of an agent that was killed, or still runs
 # If agents have different outcomes, the first of these is the outcome of the job.
 _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
-_MOST_WORKERS = 65_536  # of one node
-_RESTART = ("noticing", "stopping", "waiting", "starting", "total")
-_ACCOUNT = ("waiting", "starting", "training", "stopping", "showing", "lost", "total")
+_MAX_WORKERS = 65_536  # of one node
 
 
 class StoryBuilder:
@@ -51,7 +49,7 @@ class StoryBuilder:
         self.agents = [agents[index] for index in order]
         self._clocks: list[Clock] = [clocks[index] for index in order]
         self._zero = min(
-            agent.least + clock.offset
+            agent.earliest + clock.offset
             for agent, clock in zip(self.agents, self._clocks, strict=True)
         )
         self._reading = reading
@@ -107,7 +105,9 @@ class StoryBuilder:
         finished, started = agent.last("launcher.finished"), agent.last("launcher.started")
         seconds = account.seconds
         if finished is not None and "seconds_total" in finished.metadata:
-            seconds = {name: finished.seconds(f"seconds_{name}") for name in _ACCOUNT}
+            seconds = {
+                name: finished.seconds(f"seconds_{name}") for name in (*TIME_CATEGORIES, "total")
+            }
         ranks = [record.number("group_rank") for record in agent.all("rendezvous.completed")]
         return NodeSummary(
             label=self._label(index),
@@ -116,7 +116,7 @@ class StoryBuilder:
             group_ranks=ranks,
             local_world_size=_local_world_size(agent, started),
             begin=self._time(index, agent.first),
-            end=self._time(index, agent.most),
+            end=self._time(index, agent.latest),
             outcome=NO_END if finished is None else finished.text("outcome"),
             reason="" if finished is None else finished.text("reason"),
             exit_code=None if finished is None else finished.code,
@@ -160,7 +160,7 @@ class StoryBuilder:
                 node=index,
                 round=run.round,
                 attempt=max(run.attempt, 0),
-                local_rank=run.local_rank if run.local_rank <= _MOST_WORKERS else -1,
+                local_rank=run.local_rank if run.local_rank <= _MAX_WORKERS else -1,
                 global_rank=run.global_rank,
                 pid=run.pid,
                 begin=self._time(index, run.began),
@@ -201,7 +201,10 @@ class StoryBuilder:
                 cause = record.text("cause")
             elif record.name == "plaunch.restart.completed":
                 now, number = self.time(index, record), record.number("round")
-                seconds = {name: max(record.seconds(f"seconds_{name}"), 0.0) for name in _RESTART}
+                seconds = {
+                    name: max(record.seconds(f"seconds_{name}"), 0.0)
+                    for name in (*RESTART_PARTS, "total")
+                }
                 restarts.append(RestartSummary(index, number, now, cause, seconds))
         return restarts
 
@@ -362,7 +365,7 @@ def _local_world_size(agent: Agent, started: EventRecord | None) -> int:
     if started is not None:
         return started.number("local_world_size", 0)
     ranks = (run.local_rank for run in agent.history.runs)
-    return max((rank for rank in ranks if rank <= _MOST_WORKERS), default=-1) + 1
+    return max((rank for rank in ranks if rank <= _MAX_WORKERS), default=-1) + 1
 
 
 def _final_cause(failures: list[ReportedFailure]) -> ReportedFailure | None:

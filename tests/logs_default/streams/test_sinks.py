@@ -343,7 +343,7 @@ class TestLastLinesSink:
         assert ring.last_lines() == ["0194", "0195", "0196", "0197", "0198", "0199"]
 
 
-class TestFile:
+class TestReadLastLines:
     @pytest.mark.parametrize(
         ("content", "start", "lines"),
         [

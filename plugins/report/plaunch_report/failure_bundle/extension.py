@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _FAILED = ("failed", "error")  # the outcomes of launches with a bundle
-_MOST_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
+_MAX_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
 _REST_WAIT = 0.8  # seconds for bundles to be finished before workers are forked
 
 
@@ -72,7 +72,7 @@ class FailureBundles:
 
     def _write(self, failed: FailedAttempt) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if failed.is_restart and len(self._threads) >= _MOST_AT_A_TIME:
+        if failed.is_restart and len(self._threads) >= _MAX_AT_A_TIME:
             logger.warning(
                 "no failure bundle of attempt %d: %d others are being written",
                 failed.attempt,
