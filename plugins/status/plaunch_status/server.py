@@ -21,13 +21,13 @@ class StatusServer(ConnectionServer):
     Args:
         listener: a listening socket, which the server closes.
         pages: functions that create the pages, by path; called in the thread of a connection.
-        limits: `most`, `timeout` and `clock` of `ConnectionServer`.
+        options: other arguments of `ConnectionServer`.
     """
 
     def __init__(
-        self, listener: socket.socket, pages: Mapping[str, Callable[[], Page]], **limits: Any
+        self, listener: socket.socket, pages: Mapping[str, Callable[[], Page]], **options: Any
     ) -> None:
-        super().__init__(listener, self._answer_page, name="plaunch-status", **limits)
+        super().__init__(listener, self._answer_page, name="plaunch-status", **options)
         self._pages = pages
         host, port = listener.getsockname()[:2]
         self.host: str = host
