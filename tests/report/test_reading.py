@@ -231,12 +231,12 @@ def test_memory_per_event_is_small(runs):
     agent.finish(200, "failed", 1).write()
     tracemalloc.start()
     builder, reading = runs.builder()
-    story = builder.create_story()
+    summary = builder.create_summary()
     table = create_table(reading, builder, max_events=100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     count = reading.agents[0].count
     assert count > 4000
-    assert len(story.lives) == 2000
+    assert len(summary.lives) == 2000
     assert table.left_out == count - 100
     assert peak < 500 * count

@@ -187,7 +187,7 @@ class EventQueue:
                 return
             try:
                 self._handler.handle(event)
-            except BaseException as error:  # noqa: BLE001 - the job goes on
+            except BaseException as error:  # noqa: BLE001 - the job continues
                 self._pause(error)
             else:
                 self._resume()
@@ -203,7 +203,7 @@ class EventQueue:
             pause = self._failures.pause
         if is_logged:
             logger.warning(
-                "%s failed with %s; the event is lost, the job goes on, and it is called again "
+                "%s failed with %s; the event is lost, the job continues, and it is called again "
                 "after a pause",
                 self._who,
                 cause,
@@ -238,7 +238,7 @@ class EventQueue:
     def _switch_off(self, cause: str) -> str:
         """Stop delivery; return a problem to log. The lock is held."""
         # An abandoned handler logs nothing after the end.
-        problem = "" if self._is_over else f"failed and is switched off; the job goes on: {cause}"
+        problem = "" if self._is_over else f"failed and is switched off; the job continues: {cause}"
         self._is_over = True
         self._events.clear()
         return problem

@@ -66,7 +66,7 @@ class JsonlEventHandler:
             self._dropped += 1
             if self._dropped == 1:
                 logger.warning(
-                    "an event cannot be written to %r: %s; the job goes on, and events are "
+                    "an event cannot be written to %r: %s; the job continues, and events are "
                     "written again when there is room",
                     self._path,
                     error.strerror or error,

@@ -37,7 +37,7 @@ logger = logging.getLogger("plaunch")
 
 _FLAG = "--event-conf"
 _NO_HANDLER = "null"
-_WORTH_A_LINE = 1.0  # seconds of a launch that succeeded
+_MIN_LOGGED = 1.0  # seconds of a launch that succeeded
 
 
 def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., EventPublisher]:
@@ -116,7 +116,7 @@ class EventPublisher:
         self._queues = [*handlers, *self._extensions.values()]
         self._stream = EventStream(log)
         self._may_advise = may_advise
-        self._rests_at_start = False
+        self._forks_workers = False
         self._has_started = False
         self._imports: ImportWatch | None = None
 
@@ -150,8 +150,8 @@ class EventPublisher:
         if self._imports is not None:
             self._imports(notification)
         if isinstance(notification, LaunchStarted):
-            self._rests_at_start = notification.forks
-        elif isinstance(notification, BeforeWorkers) and self._rests_at_start:
+            self._forks_workers = notification.forks
+        elif isinstance(notification, BeforeWorkers) and self._forks_workers:
             for queue in self._queues:
                 queue.rest()
         elif isinstance(notification, WorkersStarted):
@@ -176,7 +176,7 @@ class EventPublisher:
             close_queues(self._queues)
         account = self._stream.account
         has_succeeded = event.metadata["outcome"] == "succeeded"
-        is_brief = has_succeeded and account.seconds["total"] < _WORTH_A_LINE
+        is_brief = has_succeeded and account.seconds["total"] < _MIN_LOGGED
         if has_joined and not is_brief and (took := account.describe()):
             logger.info("this launch took %s", took)
         if self._imports is not None and (advice := self._imports.close()):

@@ -18,18 +18,15 @@ class RotatingFile:
         path: the file; existing content stays, and counts towards the size.
         size: maximum size of a file in bytes.
         kept: how many older files to keep.
-
-    Raises:
-        OSError: the file cannot be opened.
+        fd: the open file; with -1, the first write opens it.
     """
 
-    def __init__(self, path: str, size: int, kept: int) -> None:
+    def __init__(self, path: str, size: int, kept: int, *, fd: int = -1) -> None:
         self._path = path
         self._max_size = size
         self._kept = kept
-        self._fd = -1
-        self._size = 0  # bytes in the file
-        self._open()
+        self._fd = fd
+        self._size = 0 if fd < 0 else os.fstat(fd).st_size  # bytes in the file
 
     def write(self, data: bytes) -> None:
         """Write all of `data`.

@@ -35,7 +35,7 @@ DEFAULT_PORT = 29500  # of the master, as under torchrun
 LOOP_BACK = "127.0.0.1"
 JOIN_TIMEOUT = 600.0  # seconds in which all nodes must arrive; torchrun's default
 
-# These have no effect here: there is no store to sign, and all nodes are waited for. The launcher
+# These have no effect: there is no store to sign, and a round always has all nodes. The launcher
 # rejects a token, because it would be ignored.
 _WITHOUT_EFFECT = frozenset({"token_file", "arrival_delay"})
 
@@ -275,7 +275,7 @@ class StaticRendezvous(_FixedMembership):
         rank: the rank of this node.
         world_size: the number of nodes.
         timeout: seconds in which all nodes must arrive.
-        bounds: the other bounds of the exchange; None: the usual ones.
+        bounds: the other bounds of the exchange; None for the usual ones.
 
     Raises:
         UsageError: this is node 0 and the port is taken.

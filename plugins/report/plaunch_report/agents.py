@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch_events import TimeAccount
 
-# The events that the story needs. Of the others there may be one for each worker and round.
+# The events that the summary needs. Of the others there may be one for each worker and round.
 _KEPT = frozenset(
     f"plaunch.{name}"
     for name in (

@@ -1,7 +1,7 @@
 """Reading the events and the report of a failure bundle, which is untrusted input.
 
-No file is unpacked under a name from the bundle. A bundle that plaunch cannot have written is
-refused as a whole.
+No file is unpacked under a name from the bundle. A bundle with a file that plaunch would not write
+is rejected.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _check(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.ZipInf
     """Return the files by name.
 
     Raises:
-        ValueError: plaunch cannot have written one of them.
+        ValueError: plaunch would not write one of them.
     """
     infos = archive.infolist()
     if len(infos) > MAX_FILES:

@@ -143,7 +143,7 @@ class NodeSummary:
 
 
 @dataclass
-class Story:
+class LaunchSummary:
     """Everything about one launch of a job."""
 
     run_id: str

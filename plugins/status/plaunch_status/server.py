@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plaunch_network import ConnectionServer
+from plaunch_network import ConnectionServer, join_host_port
 
-from plaunch_status.address import LOOPBACK, describe_address
+from plaunch_status.address import LOOPBACK
 
 if TYPE_CHECKING:
     import socket
@@ -36,7 +36,7 @@ class StatusServer(ConnectionServer):
     @property
     def url(self) -> str:
         """Its address, for messages."""
-        return f"http://{describe_address(self.host, self.port)}"
+        return f"http://{join_host_port(self.host, self.port)}"
 
     def answers_loopback(self, port: int) -> bool:
         """Whether this server answers requests of this host to loopback at `port`."""

@@ -134,7 +134,9 @@ class TestFile:
 
     def test_matching_lines_of_several_streams_share_a_file(self, path, open_sink):
         file = open_sink()
-        matches = [MatchesToFile(Prefix(text), [b"loss"], file) for text in ("0:", "1:")]
+        matches = [
+            MatchesToFile(Prefix(text).format_lines, [b"loss"], file) for text in ("0:", "1:")
+        ]
         matches[0].write(b"nothing\nloss=1\nlo")
         matches[1].write(b"loss=2\nnothing\n")
         matches[0].write(b"ss=3")
@@ -277,7 +279,7 @@ class TestLines:
 )
 def test_lines_with_a_substring_match(pieces, picked):
     file = Kept()
-    sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line=20)
+    sink = MatchesToFile(Prefix("[r0]:").format_lines, [b"loss", b"error"], file, max_line=20)
     for piece in pieces:
         sink.write(piece)
     sink.close()

@@ -173,8 +173,8 @@ class Reader:
     Args:
         sources: the sources; those that are not pollable are read when they are due.
         shared: sinks of several sources, closed after them.
-        report_held: called just before sources are closed that other processes may still write to:
-            their labels, by descriptor.
+        report_held: called before the reader closes sources that other processes may still write
+            to, with their labels by descriptor.
         clock: monotonic seconds.
     """
 

@@ -278,6 +278,6 @@ def close_quietly(fd: int) -> None:
 
 def _too_many(label: str, error: OSError) -> StreamsError:
     return StreamsError(
-        f"cannot make a pipe for {label}: {error.strerror}; raise the limit of open files "
+        f"cannot open a pipe or file for {label}: {error.strerror}; raise the limit of open files "
         "(ulimit -n) or start fewer workers on this host"
     )

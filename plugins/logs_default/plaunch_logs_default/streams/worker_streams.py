@@ -32,7 +32,7 @@ from plaunch_logs_default.streams.sinks import (
 from plaunch_logs_default.streams.writer import WarningLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from plaunch.process import LogsDest, Sink, Streams
 
@@ -210,7 +210,6 @@ class WorkerStreams:
                 has no time.
         """
         to_console: Callable[[Console], ByteSink]
-        to_filtered: Callable[[Sequence[bytes], ByteSink], ByteSink]
         from plaunch_logs_default.streams import lines  # only for teed streams
 
         if lines.LINE_MACRO in text:
@@ -218,11 +217,11 @@ class WorkerStreams:
 
             line_format = json_lines.LineFormat(text, stream.name, is_delayed=is_delayed)
             to_console = partial(json_lines.JsonLinesToConsole, line_format)
-            to_filtered = partial(json_lines.JsonMatchesToFile, line_format)
+            format_lines: Callable[[Iterable[bytes]], bytes] = line_format
         else:
             prefix = lines.Prefix(text.replace(lines.TIME_MACRO, "") if is_delayed else text)
             to_console = partial(lines.LinesToConsole, prefix)
-            to_filtered = partial(lines.MatchesToFile, prefix)
+            format_lines = prefix.format_lines
         if console := self._consoles.open(stream, file, teed=True):
             source.add(to_console(console))
         if stream.filters and stream.filtered_path:
@@ -230,7 +229,8 @@ class WorkerStreams:
                 fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
                 self._filtered[stream.name] = FileSink(fd, stream.filtered_path, self._log)
             substrings = [lines.encode(text) for text in stream.filters]
-            source.add(to_filtered(substrings, self._filtered[stream.name]))
+            file_sink = self._filtered[stream.name]
+            source.add(lines.MatchesToFile(format_lines, substrings, file_sink))
 
     def _open_source(
         self, stream: StandardStream, route: Route, label: str, *, is_large: bool
@@ -300,7 +300,7 @@ class WorkerStreams:
         If another process still has a pipe open, its output is read for a short time only. Waits
         for a slow console or sink as long as it accepts something at least every `timeout` seconds.
         Output that it does not accept is reported, and so are lines that did not fit on a full
-        disk. After `leave_rest`, consoles keep what they have not shown, and are not waited for.
+        disk. After `leave_rest`, does not wait for consoles; they keep their unshown output.
         """
         if self._is_finished:
             return

@@ -32,8 +32,8 @@ class OutputWriter(abc.ABC):
     """Writes output to a target that may be slow, on its own thread.
 
     Pending output is kept in a `Backlog`. When that is full, the oldest lines are dropped, and a
-    line in their place says how many. If a write fails, this is reported once, and all further
-    output is discarded; only after a full disk it tries again.
+    line in their place says how many. After a failed write, it logs the error once and discards
+    all further output, except if the disk is full: then it continues with the next piece.
 
     Args:
         label: its name in messages.

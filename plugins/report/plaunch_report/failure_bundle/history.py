@@ -22,7 +22,7 @@ class FailedAttempt:
 
     Args:
         run_id: the id of the job.
-        name: what was run, as users call it.
+        name: the entry point, for messages.
         attempt: the number of the attempt that failed.
         reason: why the launch ended, or why the workers are restarted.
         is_restart: whether the workers are restarted.

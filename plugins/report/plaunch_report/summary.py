@@ -1,4 +1,4 @@
-"""The story of a launch, combined from the events of its agents."""
+"""The summary of a launch, combined from the events of its agents."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from plaunch.numbers import name_ranks
 from plaunch_events import RESTART_PARTS, TIME_CATEGORIES, describe_times
 
 from plaunch_report.facts import (
+    LaunchSummary,
     NodeSummary,
     PhaseSpan,
     ReportedFailure,
     RestartSummary,
     RoundSummary,
-    Story,
     TimelineMark,
     WorkerLife,
 )
@@ -30,7 +30,7 @@ _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed"
 _MAX_WORKERS = 65_536  # of one node
 
 
-class StoryBuilder:
+class SummaryBuilder:
     """Puts the events of several agents on one time axis, and combines them.
 
     Args:
@@ -62,8 +62,8 @@ class StoryBuilder:
     def _time(self, node: int, monotonic: float) -> float:
         return monotonic + self._clocks[node].offset - self._zero
 
-    def create_story(self) -> Story:
-        """Create the story."""
+    def create_summary(self) -> LaunchSummary:
+        """Create the summary."""
         nodes = [self._node(index) for index in range(len(self.agents))]
         spans = [span for index in range(len(nodes)) for span in self._spans(index)]
         marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
@@ -75,7 +75,7 @@ class StoryBuilder:
         last = next(node for node in decisive if node.outcome == outcome)
         started = [agent.last("launcher.started") for agent in self.agents]
         known = [record for record in started if record is not None]
-        return Story(
+        return LaunchSummary(
             run_id=self.agents[0].run_id,
             launch=self._launch,
             launches=self._launches,
