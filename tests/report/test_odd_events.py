@@ -17,9 +17,9 @@ NUMBERS = [10**400, -(10**400), 1e308, -1e308, 2**63, 2**53, 1e12, -1, 0.5, True
 
 
 def tell(runs):
-    builder, reading = runs.builder()
+    builder, event_files = runs.builder()
     summary = builder.create_summary()
-    return summary, create_table(reading, builder)
+    return summary, create_table(event_files, builder)
 
 
 def page_of(runs):

@@ -11,9 +11,9 @@ from plaunch_report.summary import SummaryBuilder
 
 
 def summary_of(runs, run_id=None, launch=None):
-    reading = runs.read()
-    agents, number, count = choose_launch(choose_run(reading.agents, run_id), launch)
-    return SummaryBuilder(agents, reading, number, count).create_summary()
+    event_files = runs.read()
+    agents, number, count = choose_launch(choose_run(event_files.agents, run_id), launch)
+    return SummaryBuilder(agents, event_files, number, count).create_summary()
 
 
 @pytest.fixture

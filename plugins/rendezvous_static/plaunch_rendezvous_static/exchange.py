@@ -130,8 +130,8 @@ class RankExchange:
         ranks = self._gather() if self._node.rank == 0 else self._join()
         if ranks is None:
             _log.warning(
-                "the workers of other nodes are running already: this launcher, or theirs, was "
-                "restarted. Ranks are right only if all nodes run as many workers as this one "
+                "the workers of other nodes are already running: this launcher or another one was "
+                "restarted. Ranks are correct only if all nodes run as many workers as this one "
                 "(%d)",
                 self._node.local_world_size,
             )

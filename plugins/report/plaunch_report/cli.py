@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_report import bundles
+from plaunch_report.event_files import read_folders
 from plaunch_report.launches import choose_launch, choose_run
 from plaunch_report.page import create_table
-from plaunch_report.reading import read_folders
 from plaunch_report.summary import SummaryBuilder
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def _write_report(options: argparse.Namespace) -> None:
 
 
 def _report_on_folders(folders: Sequence[str], options: argparse.Namespace) -> None:
-    reading = read_folders(folders)
-    run = choose_run(reading.agents, options.run_id)
+    event_files = read_folders(folders)
+    run = choose_run(event_files.agents, options.run_id)
     agents, launch, launches = choose_launch(run, options.launch)
-    builder = SummaryBuilder(agents, reading, launch, launches)
+    builder = SummaryBuilder(agents, event_files, launch, launches)
     summary = builder.create_summary()
     if options.json:
         _write(options.output or "-", _as_json(summary))
@@ -119,7 +119,7 @@ def _report_on_folders(folders: Sequence[str], options: argparse.Namespace) -> N
     from plaunch_report.page import create_page  # loads the libraries
 
     output = options.output or "report.html"
-    _write(output, create_page(summary, create_table(reading, builder)))
+    _write(output, create_page(summary, create_table(event_files, builder)))
     if output != "-":
         nodes = "1 node" if len(summary.nodes) == 1 else f"{len(summary.nodes)} nodes"
         _write("-", [f"{output}: run {summary.run_id!r} on {nodes}, outcome {summary.outcome!r}\n"])

@@ -96,8 +96,8 @@ def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]
 
 
 def explain_launcher(failure: ProcessFailure) -> list[str]:
-    """The error of a launcher that failed itself, below a header."""
-    return block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
+    """The error of a launcher that failed, below a header."""
+    return block("its error:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
 
 
 def explain(failure: ProcessFailure) -> list[str]:

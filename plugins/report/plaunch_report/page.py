@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plaunch_report.agents import EventRecord
+    from plaunch_report.event_files import EventFiles
     from plaunch_report.facts import LaunchSummary, NodeSummary, ReportedFailure, RestartSummary
-    from plaunch_report.reading import Reading
     from plaunch_report.summary import SummaryBuilder
 
 _MAX_FAILURES = 20  # of one attempt, shown in full
@@ -199,12 +199,14 @@ class Table:
     left_out: int
 
 
-def create_table(reading: Reading, builder: SummaryBuilder, max_events: int = MAX_EVENTS) -> Table:
+def create_table(
+    event_files: EventFiles, builder: SummaryBuilder, max_events: int = MAX_EVENTS
+) -> Table:
     """Read the events of all nodes again, and keep the `max_events` most important ones."""
     nodes = {id(agent): node for node, agent in enumerate(builder.agents)}
     kept: list[tuple[tuple[float, ...], Row]] = []  # a heap with the least important on top
     count = 0
-    for agent, record in reading.records():
+    for agent, record in event_files.records():
         node = nodes.get(id(agent))
         if node is None:
             continue

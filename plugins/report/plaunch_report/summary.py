@@ -21,8 +21,8 @@ from plaunch_report.launches import NOTABLE_SKEW, align
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent, EventRecord
+    from plaunch_report.event_files import EventFiles
     from plaunch_report.launches import Clock
-    from plaunch_report.reading import Reading
 
 NO_END = "no end"  # the outcome of an agent that was killed, or still runs
 # If agents have different outcomes, the first of these is the outcome of the job.
@@ -35,13 +35,13 @@ class SummaryBuilder:
 
     Args:
         agents: the agents of one launch.
-        reading: what was read, for the notes.
+        event_files: the files of the agents, for the notes.
         launch: the number of the launch among those of its run id.
         launches: the number of launches of its run id.
     """
 
     def __init__(
-        self, agents: list[Agent], reading: Reading, launch: int = 1, launches: int = 1
+        self, agents: list[Agent], event_files: EventFiles, launch: int = 1, launches: int = 1
     ) -> None:
         clocks = align(agents)
         # Nodes are sorted by their last rank; nodes without a rank come last.
@@ -52,7 +52,7 @@ class SummaryBuilder:
             agent.earliest + clock.offset
             for agent, clock in zip(self.agents, self._clocks, strict=True)
         )
-        self._reading = reading
+        self._event_files = event_files
         self._launch, self._launches = launch, launches
 
     def time(self, node: int, record: EventRecord) -> float:
@@ -291,7 +291,7 @@ class SummaryBuilder:
         return ends
 
     def _notes(self, nodes: list[NodeSummary], rounds: list[RoundSummary]) -> list[str]:
-        reading, notes = self._reading, []
+        event_files, notes = self._event_files, []
         if self._launches > 1:
             notes.append(
                 f"This run id was launched {self._launches} times; this is launch {self._launch} "
@@ -312,11 +312,15 @@ class SummaryBuilder:
             notes.append(
                 f"No end is recorded of {_some(endless)}: killed, cut off, or still running."
             )
-        if reading.torn:
-            files = "1 file ends" if reading.torn == 1 else f"{reading.torn} files end"
+        if event_files.torn:
+            files = "1 file ends" if event_files.torn == 1 else f"{event_files.torn} files end"
             notes.append(f"{files} within a line, which was skipped.")
-        if reading.unreadable:
-            lines = "1 line is" if reading.unreadable == 1 else f"{reading.unreadable} lines are"
+        if event_files.unreadable:
+            lines = (
+                "1 line is"
+                if event_files.unreadable == 1
+                else f"{event_files.unreadable} lines are"
+            )
             notes.append(f"{lines} not an event of plaunch and skipped.")
         return notes + self._notes_on_clocks(nodes)
 
@@ -326,8 +330,8 @@ class SummaryBuilder:
         notes = []
         if any(node.skew is not None for node in nodes if node.group_ranks):
             notes.append(
-                "Times come from the monotonic clocks of the hosts, aligned by the rounds that "
-                "nodes formed together; dates come from one host."
+                "Times are on the monotonic clocks of the hosts, aligned by the rounds that nodes "
+                "formed together; dates are those of one host."
             )
         skewed = [node for node in nodes if abs(node.skew or 0.0) >= NOTABLE_SKEW]
         if skewed:

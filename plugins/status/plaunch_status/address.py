@@ -1,4 +1,4 @@
-"""The address of a launcher's status: a port on loopback, unless a host is named too."""
+"""The address of a launcher's status: a port on loopback, or HOST:PORT."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def read_last_lines(path: str, lines: int, max_bytes: int) -> tuple[bytes, str]:
             while begin > 0 and taken < max_bytes and newlines <= lines:
                 end, begin = begin, max(begin - min(_BLOCK, max_bytes - taken), 0)
                 file.seek(begin)
-                # Of a file that has shrunk meanwhile, less comes.
+                # Returns less if the file has shrunk meanwhile.
                 blocks.insert(0, file.read(end - begin))
                 taken += end - begin
                 newlines += blocks[0].count(b"\n")

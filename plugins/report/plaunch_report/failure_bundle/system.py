@@ -1,4 +1,4 @@
-"""What a bundle says of the host: lines of the kernel's log about the job, and versions."""
+"""Facts about the host: lines of the kernel's log about the job, and versions."""
 
 from __future__ import annotations
 
