@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, TextIO
 
+from plaunch.errors import UsageError
 from plaunch.numbers import name_ranks
 
 from plaunch_events.time_accounting import RESTART_PARTS
@@ -52,8 +53,6 @@ class ConsoleEventHandler:
     def __init__(self, context: PluginContext, stream: TextIO | None = None) -> None:
         keys = context.options.get("keys", "some")
         if keys not in ("some", "all"):
-            from plaunch.errors import UsageError  # errors only
-
             raise UsageError(f"--event-conf has console.keys={keys!r}; write some or all")
         self._has_all_keys = keys == "all"
         self._stream = stream
@@ -264,13 +263,9 @@ def _format(event: Event) -> str:
     keys = [key for key in _FIRST_KEYS if key in metadata]
     keys += [key for key in metadata if key not in _FIRST_KEYS]
     words += [
-        f"{_quote(key)}={_format_value(metadata[key])}" for key in keys if _has(metadata[key])
+        f"{_quote(key)}={_format_value(metadata[key])}" for key in keys if metadata[key] is not None
     ]
     return " ".join(words)
-
-
-def _has(value: EventMetadataValue) -> bool:
-    return value is not None
 
 
 def _format_value(value: EventMetadataValue) -> str:

@@ -57,10 +57,10 @@ class ReportedFailure:
     pid: int
     exit_code: int | None
     signal: str
-    message: str
-    error_file: str
-    last_lines: str
-    is_first: bool
+    message: str = ""
+    error_file: str = ""
+    last_lines: str = ""
+    is_first: bool = False
     headline: str = ""
     place: str = ""
     told_by: list[int] = field(default_factory=list)

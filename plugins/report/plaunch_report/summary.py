@@ -64,10 +64,10 @@ class SummaryBuilder:
 
     def create_summary(self) -> LaunchSummary:
         """Create the summary."""
-        nodes = [self._node(index) for index in range(len(self.agents))]
-        spans = [span for index in range(len(nodes)) for span in self._spans(index)]
-        marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
-        lives = [life for index in range(len(nodes)) for life in self._lives(index)]
+        indices = range(len(self.agents))
+        nodes = [self._node(index) for index in indices]
+        spans = [span for index in indices for span in self._spans(index)]
+        marks = [mark for index in indices for mark in self._marks(index)]
         failures = self._failures()
         rounds = self._rounds(nodes, spans)
         decisive = self._decisive(nodes)
@@ -92,10 +92,10 @@ class SummaryBuilder:
             final_cause=_final_cause(failures) if outcome == "failed" else None,
             nodes=nodes,
             rounds=rounds,
-            restarts=[restart for index in range(len(nodes)) for restart in self._restarts(index)],
+            restarts=[restart for index in indices for restart in self._restarts(index)],
             failures=failures,
             marks=sorted(marks, key=lambda mark: mark.time),
-            lives=lives,
+            lives=[life for index in indices for life in self._lives(index)],
             spans=spans,
         )
 
@@ -231,10 +231,6 @@ class SummaryBuilder:
                     pid=pid,
                     exit_code=record.code,
                     signal=record.text("signal_name"),
-                    message="",
-                    error_file="",
-                    last_lines="",
-                    is_first=False,
                 )
             # Nodes may know different details.
             failure.message = failure.message or record.text("message")

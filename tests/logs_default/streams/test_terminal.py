@@ -67,7 +67,7 @@ def test_what_is_not_a_terminal_cannot_be_copied():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_size_is_looked_at_when_the_worker_writes_but_not_too_often(terminal, ends):
+def test_the_size_is_checked_when_the_worker_writes_but_not_too_often(terminal, ends):
     now = 100.0
     keeper = WindowSizeSync(terminal, ends[0], clock=lambda: now)
     set_size(terminal, 50, 200)
