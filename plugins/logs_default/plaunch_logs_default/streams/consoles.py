@@ -146,9 +146,9 @@ class Console(OutputWriter):
                 "was too slow and the disk was full; total lines of the workers' output dropped: "
                 f"{self._backlog.dropped_lines}"
             )
-        if self._lost_lines:
+        if self.lost_lines:
             self._warn(
-                f"could not grow; lines of the workers' output missing there: {self._lost_lines}"
+                f"could not grow; lines of the workers' output missing there: {self.lost_lines}"
             )
 
 

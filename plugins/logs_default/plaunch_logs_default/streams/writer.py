@@ -69,7 +69,8 @@ class OutputWriter(abc.ABC):
         self._written = 0  # bytes of `_chunk` that are written
         self._noted_drops = 0  # lines dropped by the backlog that the output mentions
         self._has_warned = False  # that the backlog drops lines
-        self._lost_lines = 0  # in failed writes
+        self._lost_ends = 0  # lines lost in failed writes, without the one that is being lost
+        self._lost_in_line = False  # the last lost byte is not a line end
         self._at_line_start = True  # whether the last written byte is a line end
         self._is_broken = False
         self._end_requested_at: float | None = None  # on the clock
@@ -90,7 +91,18 @@ class OutputWriter(abc.ABC):
     @property
     def missing_lines(self) -> int:
         """Lines that will not be written: dropped by the backlog, or lost in failed writes."""
-        return self._backlog.dropped_lines + self._lost_lines
+        return self._backlog.dropped_lines + self.lost_lines
+
+    @property
+    def lost_lines(self) -> int:
+        """Lines that were lost, as a whole or in part, in failed writes."""
+        return self._lost_ends + self._lost_in_line
+
+    def _count_lost(self, data: bytes) -> None:
+        """Count the lines of lost output, which may begin or end inside a line; with the lock."""
+        self._lost_ends += data.count(b"\n")
+        if data:
+            self._lost_in_line = not data.endswith(b"\n")
 
     def _append(self, data: bytes) -> None:
         """Add `data` to the pending output; called with the lock."""
@@ -129,6 +141,7 @@ class OutputWriter(abc.ABC):
             with self._changed:
                 self._written += written
                 if written:
+                    self._lost_ends, self._lost_in_line = self.lost_lines, False
                     self._at_line_start = data[written - 1 : written] == b"\n"
                     self.last_progress = self._clock()
             # Smaller writes to a slow target, so that `close` sees progress.
@@ -164,28 +177,25 @@ class OutputWriter(abc.ABC):
 
     def _handle_error(self, error: OSError) -> None:
         with self._changed:
-            lines = self._chunk.count(b"\n", self._written) or 1
+            unwritten = self._chunk[self._written :]
             self._written = len(self._chunk)
             if error.errno in _DISK_FULL:
-                if not self._lost_lines:
+                if not self.lost_lines:
                     self._warn(
                         f"{self.full} ({os.strerror(error.errno)}): the workers' output is missing "
                         "there until it can"
                     )
-                self._lost_lines += lines
+                self._count_lost(unwritten)
                 return
-            self._give_up(lines)
+            self._give_up(unwritten)
             self._warn(
                 f"cannot be written to any more ({error.strerror or error}): the workers' output "
                 "for it is discarded from now on; the job continues"
             )
 
-    def _give_up(self, lines: int) -> None:
-        """Discard the pending and all further output; called with the lock.
-
-        `lines` is the number of unwritten lines in `_chunk`.
-        """
-        del lines
+    def _give_up(self, unwritten: bytes) -> None:
+        """Discard the unwritten rest of `_chunk` and all other output; called with the lock."""
+        del unwritten
         self._is_broken = True
         self._backlog.clear()
         self._noted_drops = self._backlog.dropped_lines
