@@ -154,7 +154,7 @@ def test_a_handler_that_fails_on_an_event_gets_the_next_ones(caplog):
     assert (handler.names, handler.closed, delivery.dropped) == (["b", "c"], 1, 1)
     assert [record.getMessage() for record in caplog.records] == [
         "event handler 'hook' (acme 1.0) failed with ConnectionError: no route to host; the event "
-        "is lost, the job goes on, and it is called again after a pause",
+        "is lost, the job continues, and it is called again after a pause",
         "event handler 'hook' (acme 1.0) works again after 0 s, in which it lost 1 event(s)",
         "event handler 'hook' (acme 1.0) failed on 1 event(s) in all, which are lost; the last "
         "error was ConnectionError: no route to host",

@@ -262,23 +262,18 @@ def test_without_the_sdk(monkeypatch):
 
 def test_switched_off_by_its_own_variable(monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    handler = handled(SUCCESS)
-    assert handler._process is None
-    handler.close()
+    assert not otel.OtelEventHandler(context()).wants_events
 
 
-def handled(recorded, **options):
-    """A handler that got these events."""
-    handler = otel.OtelEventHandler(context(**options))
+def handled(recorded, *, is_idle=False, max_wait=otel.MAX_WAIT, **options):
+    """A handler that got these events.
+
+    Its process has the normal priority: on a busy machine an idle process could wait for minutes.
+    """
+    handler = otel.OtelEventHandler(context(**options), max_wait=max_wait, is_idle=is_idle)
     for event in events_of(*recorded):
         handler.handle(event)
     return handler
-
-
-@pytest.fixture
-def normal_priority(monkeypatch):
-    """Keep the normal priority: on a busy machine an idle process could wait for minutes."""
-    monkeypatch.setattr(otel, "_run_when_idle", lambda pid: None)
 
 
 @contextlib.contextmanager
@@ -328,11 +323,10 @@ def sent(requests):
 def closed(handler):
     """Close the handler and wait for its process; return the exit code."""
     handler.close()
-    handler._process.returncode = None  # it is left to itself, but this test is still its parent
-    return handler._process.wait(DEADLINE)
+    handler.process.returncode = None  # it is left to itself, but this test is still its parent
+    return handler.process.wait(DEADLINE)
 
 
-@pytest.mark.usefixtures("normal_priority")
 def test_spans_reach_a_server_by_otlp(monkeypatch):
     with collector() as (requests, _, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
@@ -341,29 +335,26 @@ def test_spans_reach_a_server_by_otlp(monkeypatch):
     assert sorted(sent(requests)) == sorted(row[0] for row in table(spans_of(SUCCESS)))
 
 
-@pytest.mark.usefixtures("normal_priority")
 def test_a_server_that_hangs_blocks_neither_process(monkeypatch):
     """Neither the launcher, nor permanently the process that exports."""
-    monkeypatch.setattr(otel, "MAX_WAIT", 0.05)
     with collector(delay=2.0) as (_, arrived, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        closed(handled(SUCCESS))
+        closed(handled(SUCCESS, max_wait=0.05))
         assert arrived.wait(DEADLINE)
 
 
-@pytest.mark.usefixtures("normal_priority")
 def test_the_process_starts_with_the_workers(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     handler = handled(LAUNCH[:-1], wait="0")
-    assert handler._process is None
+    assert handler.process is None
     handler.handle(events_of(*LAUNCH)[-1])
-    assert handler._process is not None
+    assert handler.process is not None
     closed(handler)
 
 
 def test_the_process_runs_at_idle_priority(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    process = handled(LAUNCH, wait="0")._process
+    process = handled(LAUNCH, wait="0", is_idle=True).process
     pid = process.pid
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     share = pathlib.Path(f"/proc/{pid}/autogroup")  # of its session
@@ -375,25 +366,24 @@ def test_the_process_runs_at_idle_priority(monkeypatch):
     process.stdin.close()
 
 
-def test_the_process_waits_before_it_imports_the_sdk(monkeypatch):
-    monkeypatch.setattr(otel_process, "REST", DEADLINE)
+def test_the_process_waits_before_it_imports_the_sdk():
     reader, writer = os.pipe()
-    resting = threading.Thread(target=otel_process.rest, args=(reader, os.getppid()))
-    resting.start()
+    waiting = threading.Thread(
+        target=otel_process.wait_for_launch, args=(reader, os.getppid(), DEADLINE)
+    )
+    waiting.start()
     os.write(writer, b"an event")
-    resting.join(0.2)
-    assert resting.is_alive()
+    waiting.join(0.2)
+    assert waiting.is_alive()
     os.close(writer)
-    resting.join(DEADLINE / 2)
-    assert not resting.is_alive()
+    waiting.join(DEADLINE / 2)
+    assert not waiting.is_alive()
     os.close(reader)
 
 
-@pytest.mark.usefixtures("normal_priority")
 def test_an_export_that_fails_is_an_error(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkon")
-    monkeypatch.setattr(otel, "MAX_WAIT", DEADLINE)
-    handler = handled(SUCCESS[:1], wait=str(DEADLINE))
+    handler = handled(SUCCESS[:1], wait=str(DEADLINE), max_wait=DEADLINE)
     with pytest.raises(RuntimeError, match="exit code 1"):
         handler.close()
 

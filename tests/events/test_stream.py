@@ -33,7 +33,7 @@ from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch_events import COMMON_KEYS, SCHEMA, EventStream
 from plaunch_events.launch_events import EventPublisher
-from plaunch_events.worker_facts import MAX_TEXT
+from plaunch_events.schema import MAX_TEXT
 from plaunch_torchrun.elastic.events import to_torchrun
 
 from helpers.clock import Clock

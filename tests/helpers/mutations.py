@@ -23,7 +23,7 @@ from dataclasses import replace
 from plaunch.errors import RendezvousStateError
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import world_ranks
-from plaunch_events.worker_facts import failure_metadata as failure_event
+from plaunch_events.schema import failure_metadata as failure_event
 from plaunch_membership import transitions
 from plaunch_membership.failures import FailureGroup, FailureSummary, merge, summarize
 from plaunch_membership.node import NodeRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch_logs_default.streams.warning_log import WarningLog
+from plaunch_logs_default.streams.writer import WarningLog
 
 
 class RecordedWarnings(WarningLog):

@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
     specs.rotate(1 << 20, 2)
     dest = specs.reify({0: dict(ENVS)})
     os.mkdir(dest.stdouts[0])
-    with pytest.raises(LogDirectoryError, match=r"stdout\.log': Is a directory"):
+    with pytest.raises(LogDirectoryError, match="stdout of local rank 0: Is a directory"):
         specs.open_sink(0, "stdout")
 
 

@@ -10,7 +10,7 @@ import threading
 from functools import partial
 
 import pytest
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch_network.address import (
     SocketAddress,
     find_node_address,
@@ -19,6 +19,7 @@ from plaunch_network.address import (
     is_own_address,
     join_host_port,
     names_this_machine,
+    parse_rendezvous_endpoint,
     resolve_host,
 )
 
@@ -207,3 +208,30 @@ def test_this_machine_by_name(monkeypatch):
         assert names_this_machine(host)
     for host in ("node1", "node0.other.org", ""):
         assert not names_this_machine(host)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, ("localhost", 29400)),
+        ("", ("localhost", 29400)),
+        ("  ", ("localhost", 29400)),
+        ("node0", ("node0", 29400)),
+        ("node0:1234", ("node0", 1234)),
+        (" node0:0 ", ("node0", 0)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("[::1]:1234", ("::1", 1234)),
+        ("[fe80::1]", ("fe80::1", 29400)),
+        ("fe80::1", ("fe80::1", 29400)),
+    ],
+)
+def test_endpoints(text, expected):
+    assert parse_rendezvous_endpoint(text, 29400) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["node0:", "node0:abc", "node0:65536", "node0:-1", ":1234", "[::1", "[::1]1234", "n:²"]
+)
+def test_malformed_endpoints(text):
+    with pytest.raises(UsageError, match="endpoint"):
+        parse_rendezvous_endpoint(text, 29400)

@@ -7,8 +7,8 @@ import os
 import shutil
 
 import pytest
-from plaunch_report.reading import read_folders
-from plaunch_report.story import StoryBuilder
+from plaunch_report.event_files import read_folders
+from plaunch_report.summary import SummaryBuilder
 
 from helpers.error_files import child_file
 
@@ -137,9 +137,9 @@ class Runs:
         return read_folders([str(self.folder)])
 
     def builder(self):
-        """A builder of the story of all agents, and what was read."""
-        reading = self.read()
-        return StoryBuilder(reading.agents, reading), reading
+        """A builder of the summary of all agents, and what was read."""
+        event_files = self.read()
+        return SummaryBuilder(event_files.agents, event_files), event_files
 
     def elastic(self, *, run_id="job", shift=0.0, last_lines="Traceback:\nValueError: bad batch"):
         """Two nodes train, rank 3 fails, they restart, a third arrives, and all succeed.

@@ -97,7 +97,7 @@ HOSTILE = [
     ([("logs/../../x", "x")], "has an invalid path"),
     ([("logs\\x", "x")], "has an invalid path"),
     ([("a\nb", "x")], "has an invalid path"),
-    ([(f"logs/{n}", "") for n in range(bundles.MOST_FILES + 1)], "it has 10001 files"),
+    ([(f"logs/{n}", "") for n in range(bundles.MAX_FILES + 1)], "it has 10001 files"),
     ([("notes.txt", "x")], "it has neither events nor a report"),
     ([], "it has neither events nor a report"),
 ]
@@ -113,8 +113,8 @@ def test_a_forged_bundle_is_refused_in_one_line(pack, files, problem, capsys):
     assert problem in line
 
 
-def refusal(path, most_bytes=bundles.MOST_BYTES):
-    with pytest.raises(UsageError) as raised, bundles.opened(path, most_bytes):
+def refusal(path, max_bytes=bundles.MAX_BYTES):
+    with pytest.raises(UsageError) as raised, bundles.open_bundle(path, max_bytes):
         pass
     return str(raised.value)
 
@@ -160,7 +160,7 @@ def test_damaged_files_are_refused(pack, events):
     for at in range(0, len(data), 97):
         with open(path, "wb") as file:
             file.write(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
-        with contextlib.suppress(UsageError), bundles.opened(path):
+        with contextlib.suppress(UsageError), bundles.open_bundle(path):
             pass  # what is read of it may be the same
 
 

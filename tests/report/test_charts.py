@@ -12,7 +12,7 @@ from plaunch_report.cli import main
 
 def labels(runs):
     """The labels of the timeline, from top to bottom."""
-    story = runs.builder()[0].create_story()
+    summary = runs.builder()[0].create_summary()
     found = {}
 
     def search(value):
@@ -24,7 +24,7 @@ def labels(runs):
             for item in value:
                 search(item)
 
-    search(create_charts(story))
+    search(create_charts(summary))
     return [text for _, text in sorted(found.items())]
 
 

@@ -122,7 +122,7 @@ def launcher(text):
     ("text", "block"),
     [
         ("the store is gone", []),
-        ("it is gone\nfor good", ["  what it says:", "    it is gone", "    for good"]),
+        ("it is gone\nfor good", ["  its error:", "    it is gone", "    for good"]),
     ],
 )
 def test_a_launcher_that_failed_itself(text, block):

@@ -127,7 +127,7 @@ def test_a_hint_for_the_loss_of_a_peer(is_gone, hint):
     failure = make(last_lines=["..."])
     failure.consequence = Consequence("no peer", is_gone=is_gone)
     text = report({0: failure})
-    assert f"hint:       a peer {hint}: of what is known here, nothing else failed" in text
+    assert f"hint:       a peer {hint}; no other failure is known" in text
 
 
 def test_empty_stderr_is_reported():

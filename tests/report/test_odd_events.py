@@ -17,9 +17,9 @@ NUMBERS = [10**400, -(10**400), 1e308, -1e308, 2**63, 2**53, 1e12, -1, 0.5, True
 
 
 def tell(runs):
-    builder, reading = runs.builder()
-    story = builder.create_story()
-    return story, create_table(reading, builder)
+    builder, event_files = runs.builder()
+    summary = builder.create_summary()
+    return summary, create_table(event_files, builder)
 
 
 def page_of(runs):
@@ -50,12 +50,12 @@ def change(agent, **fields):
     ],
     ids=lambda names: names[0],
 )
-def test_no_number_breaks_the_story(runs, names, number):
+def test_no_number_breaks_the_summary(runs, names, number):
     agents = runs.elastic()
     change(agents[1], **dict.fromkeys(names, number))
-    story, table = tell(runs)
-    assert story.outcome == "succeeded"
-    assert json.dumps(dataclasses.asdict(story), allow_nan=False)
+    summary, table = tell(runs)
+    assert summary.outcome == "succeeded"
+    assert json.dumps(dataclasses.asdict(summary), allow_nan=False)
     assert table.rows
 
 
@@ -99,8 +99,8 @@ def launcher_fails(runs):
 def test_a_failed_launcher_is_named_as_one(runs):
     """It has no rank, which is -1 in the event."""
     launcher_fails(runs)
-    story, _ = tell(runs)
-    assert story.first_cause.who == "the launcher"
+    summary, _ = tell(runs)
+    assert summary.first_cause.who == "the launcher"
     page = page_of(runs)
     assert "The launcher</b> on <b>a</b> (pid 100), exit code 113" in page
     assert "<em>first</em> the launcher on a (pid 100): exit code 113" in page
@@ -118,11 +118,11 @@ def test_randomly_changed_events_do_not_break_the_report(runs, seed, capsys):
         ]
         agent.path.write_bytes(b"\n".join(lines) + b"\n")
     try:
-        story, _ = tell(runs)
+        summary, _ = tell(runs)
     except UsageError:
-        story = None
-    if story is not None:
-        assert json.dumps(dataclasses.asdict(story), allow_nan=False)
+        summary = None
+    if summary is not None:
+        assert json.dumps(dataclasses.asdict(summary), allow_nan=False)
         if seed % 10 == 0:
             assert "</html>" in page_of(runs)
     assert cli.main([str(runs.folder), "--json", "--run-id=job"]) in (0, 2)

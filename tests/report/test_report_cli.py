@@ -157,7 +157,7 @@ def test_an_incomplete_report_is_removed(folder, tmp_path, monkeypatch, error):
     path = tmp_path / "facts.json"
     path.write_text("the report of before")
 
-    def pieces(story):
+    def pieces(summary):
         yield "{"
         assert len(others_in(tmp_path)) == 1
         raise error

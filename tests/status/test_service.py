@@ -171,7 +171,7 @@ def test_the_variable_and_the_option(serve, is_same):
     other = port if is_same else free_port()
     found = serve(metrics_port=f"0.0.0.0:{other}", health_port=str(port))
     assert get(port, "/healthz")[0] == get(other, "/healthz")[0] == 200
-    assert len(found._servers) == (1 if is_same else 2)
+    assert len(found.urls) == (1 if is_same else 2)
 
 
 def test_a_taken_port_of_the_variable_is_only_a_warning(serve, caplog):
@@ -183,7 +183,7 @@ def test_a_taken_port_of_the_variable_is_only_a_warning(serve, caplog):
 
 @pytest.mark.parametrize("text", ["here", "0", "65536", "-1", ""])
 def test_the_variable_is_not_a_port(serve, caplog, text):
-    assert serve(health_port=text)._servers == []
+    assert serve(health_port=text).urls == []
     assert repr(text) in caplog.text
     assert "--health-port" in caplog.text
 

@@ -166,7 +166,7 @@ def test_invalid_requests(text):
         assert ask(server)[1] == "hello"
 
 
-def test_no_descriptors_left_is_not_a_busy_loop(monkeypatch):
+def test_no_descriptors_left_is_not_a_busy_loop():
     asked = []
 
     class Listener:
@@ -181,8 +181,8 @@ def test_no_descriptors_left_is_not_a_busy_loop(monkeypatch):
                 raise OSError(errno.EMFILE, "too many")
             return self.listener.accept()
 
-    monkeypatch.setattr("plaunch_network.connection_server._PAUSE", 0.05)
-    server = StatusServer(Listener(listen("", 0, "here")), {"/": lambda: Page("hello")})
+    listener = Listener(listen("", 0, "here"))
+    server = StatusServer(listener, {"/": lambda: Page("hello")}, accept_pause=0.05)
     server.start()
     try:
         assert ask(server)[1] == "hello"

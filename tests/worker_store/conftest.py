@@ -11,7 +11,7 @@ import time
 
 import pytest
 from plaunch_worker_store import TorchStore
-from plaunch_worker_store.interpreter import Interpreter
+from plaunch_worker_store.hosting import Interpreter
 from plaunch_worker_store.listening import listen
 
 from helpers.fake_torch import write_fake_torch

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch_events.handlers import find_event_handlers as find_event_handlers
-    from plaunch_events.handlers import parse_event_conf as parse_event_conf
+    from plaunch_events.launch_events import find_event_handlers as find_event_handlers
     from plaunch_events.launch_events import find_events as find_events
+    from plaunch_events.launch_events import parse_event_conf as parse_event_conf
     from plaunch_events.launcher_history import PHASES as PHASES
     from plaunch_events.launcher_history import LauncherHistory as LauncherHistory
     from plaunch_events.launcher_history import RoundHistory as RoundHistory
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from plaunch_events.schema import SCHEMA as SCHEMA
     from plaunch_events.schema import EventType as EventType
     from plaunch_events.stream import EventStream as EventStream
+    from plaunch_events.time_accounting import RESTART_PARTS as RESTART_PARTS
+    from plaunch_events.time_accounting import TIME_CATEGORIES as TIME_CATEGORIES
     from plaunch_events.time_accounting import LaunchPhase as LaunchPhase
     from plaunch_events.time_accounting import TimeAccount as TimeAccount
     from plaunch_events.time_accounting import describe_seconds as describe_seconds
@@ -38,13 +40,14 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".handlers": "find_event_handlers parse_event_conf",
-        ".launch_events": "find_events",
+        ".launch_events": "find_event_handlers find_events parse_event_conf",
         ".launcher_history": "PHASES LauncherHistory RoundHistory WorkerRun worker_state",
         ".launcher_status": "LauncherStatus",
         ".schema": "COMMON_KEYS EventType SCHEMA",
         ".redaction": "Redaction WITHHELD is_secret redact_command",
         ".stream": "EventStream",
-        ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
+        ".time_accounting": (
+            "LaunchPhase RESTART_PARTS TIME_CATEGORIES TimeAccount describe_seconds describe_times"
+        ),
     },
 )

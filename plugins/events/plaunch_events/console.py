@@ -7,7 +7,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, TextIO
 
+from plaunch.errors import UsageError
 from plaunch.numbers import name_ranks
+
+from plaunch_events.time_accounting import RESTART_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,8 +53,6 @@ class ConsoleEventHandler:
     def __init__(self, context: PluginContext, stream: TextIO | None = None) -> None:
         keys = context.options.get("keys", "some")
         if keys not in ("some", "all"):
-            from plaunch.errors import UsageError  # errors only
-
             raise UsageError(f"--event-conf has console.keys={keys!r}; write some or all")
         self._has_all_keys = keys == "all"
         self._stream = stream
@@ -165,10 +166,7 @@ def _restart(metadata: Metadata) -> list[str]:
 
 
 def _restart_completed(metadata: Metadata) -> list[str]:
-    parts = {
-        key: metadata.get(f"seconds_{key}")
-        for key in ("noticing", "stopping", "waiting", "starting")
-    }
+    parts = {key: metadata.get(f"seconds_{key}") for key in RESTART_PARTS}
     spent = [f"{key} {_duration(seconds)}" for key, seconds in parts.items() if seconds]
     return [*_round(metadata), _after(metadata.get("seconds_total")), *spent]
 
@@ -265,13 +263,9 @@ def _format(event: Event) -> str:
     keys = [key for key in _FIRST_KEYS if key in metadata]
     keys += [key for key in metadata if key not in _FIRST_KEYS]
     words += [
-        f"{_quote(key)}={_format_value(metadata[key])}" for key in keys if _has(metadata[key])
+        f"{_quote(key)}={_format_value(metadata[key])}" for key in keys if metadata[key] is not None
     ]
     return " ".join(words)
-
-
-def _has(value: EventMetadataValue) -> bool:
-    return value is not None
 
 
 def _format_value(value: EventMetadataValue) -> str:

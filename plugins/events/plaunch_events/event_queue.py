@@ -6,14 +6,19 @@ import logging
 import threading
 import time
 from collections import deque
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from plaunch.plugin import one_line
+from plaunch.plugin import EVENT_HANDLERS, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from plaunch.events import Event, EventHandler
+    from plaunch.plugin import EventHandlerFactory, PluginContext, PluginManager
+
+    FoundHandlers = Mapping[str, tuple[EventHandlerFactory, dict[str, str]]]
 
 logger = logging.getLogger("plaunch")
 
@@ -89,7 +94,7 @@ class EventQueue:
                 return
             self._events.append(event)
             problem = self._wake()
-        self._say(problem)
+        self._log_problem(problem)
 
     def release(self) -> None:
         """Start or, after `rest`, resume delivery."""
@@ -97,9 +102,9 @@ class EventQueue:
             self._is_released = True
             self._is_resting = False
             problem = self._wake()
-        self._say(problem)
+        self._log_problem(problem)
 
-    def rest(self, patience: float = _REST_WAIT) -> bool:
+    def rest(self, timeout: float = _REST_WAIT) -> bool:
         """Stop the thread until `release`, so that the process can fork; return whether it ended.
 
         Otherwise the handler may hold a lock, which would never be released in the child.
@@ -110,7 +115,7 @@ class EventQueue:
             thread = self._thread
         if thread is None:
             return True
-        thread.join(patience)
+        thread.join(timeout)
         return not thread.is_alive()
 
     def finish(self) -> None:
@@ -119,7 +124,7 @@ class EventQueue:
             self._is_ending = self._is_released = True
             self._is_resting = False
             problem = self._wake()
-        self._say(problem)
+        self._log_problem(problem)
 
     def wait(self, until: float) -> None:
         """Wait for the handler to close, until a monotonic time, and log what was lost.
@@ -152,7 +157,7 @@ class EventQueue:
             )
 
     def _wake(self) -> str:
-        """Start the thread if there is none; return a problem for `_say`. The lock is held."""
+        """Start the thread if there is none; return a problem to log. The lock is held."""
         self._changed.notify_all()
         if self._thread is not None or self._is_over or self._is_resting:
             return ""
@@ -182,7 +187,7 @@ class EventQueue:
                 return
             try:
                 self._handler.handle(event)
-            except BaseException as error:  # noqa: BLE001 - the job goes on
+            except BaseException as error:  # noqa: BLE001 - the job continues
                 self._pause(error)
             else:
                 self._resume()
@@ -198,7 +203,7 @@ class EventQueue:
             pause = self._failures.pause
         if is_logged:
             logger.warning(
-                "%s failed with %s; the event is lost, the job goes on, and it is called again "
+                "%s failed with %s; the event is lost, the job continues, and it is called again "
                 "after a pause",
                 self._who,
                 cause,
@@ -227,18 +232,18 @@ class EventQueue:
             cause = one_line(error)
             with self._changed:
                 problem = self._switch_off(cause)
-            self._say(problem)
+            self._log_problem(problem)
         self._is_over = True
 
     def _switch_off(self, cause: str) -> str:
-        """Stop delivery; return a problem for `_say`. The lock is held."""
+        """Stop delivery; return a problem to log. The lock is held."""
         # An abandoned handler logs nothing after the end.
-        problem = "" if self._is_over else f"failed and is switched off; the job goes on: {cause}"
+        problem = "" if self._is_over else f"failed and is switched off; the job continues: {cause}"
         self._is_over = True
         self._events.clear()
         return problem
 
-    def _say(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem:
             logger.warning("%s %s", self._who, problem)
 
@@ -286,11 +291,45 @@ class _HandlerFailures:
         return (self._clock() - self._since, self._lost) if self._is_logged else None
 
 
-def close_queues(queues: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:
-    """Close all handlers, side by side, within `patience` seconds in total."""
-    until = time.monotonic() + patience
+def close_queues(queues: Iterable[EventQueue], timeout: float = LAST_WAIT) -> None:
+    """Close all handlers, side by side, within `timeout` seconds in total."""
+    until = time.monotonic() + timeout
     ending = tuple(queues)
     for queue in ending:
         queue.finish()
     for queue in ending:
         queue.wait(until)
+
+
+def create_event_queues(
+    manager: PluginManager, found: FoundHandlers, context: PluginContext
+) -> list[EventQueue]:
+    """Create the handlers, each with a queue; handlers with `wants_events = False` are left out.
+
+    Raises:
+        PluginError: a handler failed.
+        UsageError: a handler cannot use its options.
+    """
+    queues: list[EventQueue] = []
+    try:
+        for name, (factory, options) in found.items():
+            create = partial(_create, factory, replace(context, options=options))
+            handler = manager.call(EVENT_HANDLERS, name, create)
+            if handler is not None:
+                origin = manager.origin(EVENT_HANDLERS, name)
+                queues.append(EventQueue(name, handler, origin=origin))
+    except BaseException:
+        close_queues(queues)
+        raise
+    return queues
+
+
+def _create(factory: EventHandlerFactory, context: PluginContext) -> EventHandler | None:
+    """Create a handler; return None if it wants no events."""
+    handler = factory(context)
+    if not getattr(handler, "wants_events", True):
+        return None
+    for method in ("handle", "close"):
+        if not callable(getattr(handler, method, None)):
+            raise TypeError(f"it returned {handler!r}, which has no method {method!r}")
+    return handler

@@ -23,12 +23,12 @@ logger = logging.getLogger("plaunch")
 
 PAUSE = 0.25  # seconds between two samples, each of which takes 10 ms of CPU time
 _SAMPLE_TIMEOUT = 1.0  # seconds
-_LONGEST = 120.0  # seconds of imports that are watched
+_MAX_SECONDS = 120.0  # seconds of imports that are watched
 _MAX_FAILURES = 40  # if so many samples fail before one succeeds, sampling is impossible here
 _MAX_ROUNDS = 10
-HEAVY = 1.0  # seconds; an import that takes longer is slow
+SLOW_IMPORT = 1.0  # seconds; an import that takes longer is slow
 ROUNDS = 3  # rounds in which a module must be slow before there is advice
-_CALM = 2  # samples in a row without an import, after which the imports are done
+_MIN_IDLE_SAMPLES = 2  # samples in a row without an import, after which the imports are done
 _FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
@@ -90,7 +90,7 @@ class ImportWatch:
             watched.thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
             self._rounds.pop()
-            _explain(error)
+            _log_problem(error)
 
     def _end(self) -> None:
         if self._rounds:
@@ -116,7 +116,7 @@ class _ImportSampler:
         self._clock = clock
 
     def _run(self) -> None:
-        until = self._clock() + _LONGEST
+        until = self._clock() + _MAX_SECONDS
         problem: Exception | None = None  # why there is no stack so far
         failures = 0
         has_read = False
@@ -144,7 +144,7 @@ class _ImportSampler:
             if self.imports.is_over:
                 break
         if problem is not None:
-            _explain(problem)
+            _log_problem(problem)
 
 
 def read_stack(pid: int) -> list[Frame]:
@@ -161,7 +161,7 @@ def read_stack(pid: int) -> list[Frame]:
     return [(frame.function, frame.file) for frame in reversed(stacks.main.frames)]
 
 
-def _explain(error: Exception) -> None:
+def _log_problem(error: Exception) -> None:
     logger.debug("the imports of workers cannot be sampled: %s", error)
 
 
@@ -208,17 +208,19 @@ class RoundImports:
         self.seconds: Mapping[str, float] = {}  # by module; replaced, never changed
         self._module = ""
         self._since = self._until = 0.0
-        self._calm = 0
+        self._idle_samples = 0
 
     @property
     def is_over(self) -> bool:
         """Whether the worker has finished its imports."""
-        return self._calm >= _CALM
+        return self._idle_samples >= _MIN_IDLE_SAMPLES
 
     @property
-    def heavy(self) -> dict[str, float]:
+    def slow(self) -> dict[str, float]:
         """The seconds of slow imports, by module."""
-        return {module: seconds for module, seconds in self.seconds.items() if seconds > HEAVY}
+        return {
+            module: seconds for module, seconds in self.seconds.items() if seconds > SLOW_IMPORT
+        }
 
     def note(self, stack: Sequence[Frame], began: float, ended: float) -> None:
         """Add the next sample.
@@ -230,7 +232,7 @@ class RoundImports:
         """
         if not stack:
             return
-        self._calm = 0 if is_importing(stack) else self._calm + 1
+        self._idle_samples = 0 if is_importing(stack) else self._idle_samples + 1
         module = find_module(stack)
         if module == self._module:
             self._until = began
@@ -246,7 +248,7 @@ def count_rounds(rounds: Iterable[RoundImports]) -> dict[str, list[float]]:
     """The seconds of each slow module, one number for each round in which it was slow."""
     found: dict[str, list[float]] = {}
     for imports in rounds:
-        for module, seconds in imports.heavy.items():
+        for module, seconds in imports.slow.items():
             found.setdefault(module, []).append(seconds)
     return found
 

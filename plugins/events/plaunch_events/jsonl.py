@@ -42,7 +42,7 @@ class JsonlEventHandler:
     options: Final = frozenset({"path", "max_bytes", "keep"})
 
     def __init__(self, context: PluginContext) -> None:
-        self._max_bytes = _size(context.options.get("max_bytes", "0"))
+        self._max_bytes = parse_size(context.options.get("max_bytes", "0"))
         self._keep = _count(context.options.get("keep", str(DEFAULT_KEEP)))
         self._path = self._place(context)
         self._fd = -1
@@ -66,7 +66,7 @@ class JsonlEventHandler:
             self._dropped += 1
             if self._dropped == 1:
                 logger.warning(
-                    "an event cannot be written to %r: %s; the job goes on, and events are "
+                    "an event cannot be written to %r: %s; the job continues, and events are "
                     "written again when there is room",
                     self._path,
                     error.strerror or error,
@@ -162,7 +162,12 @@ def _file_name(host: str) -> str:
     return "".join(char if char.isalnum() or char in "-_." else "_" for char in host) or "host"
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
+    """Parse the option `max_bytes`: a number of bytes, or with k, M or G.
+
+    Raises:
+        UsageError: it has another form.
+    """
     found = re.fullmatch(r"([0-9]{1,15})([kmg]?)", text.strip().lower())
     if found is None:
         raise UsageError(

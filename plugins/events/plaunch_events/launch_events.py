@@ -1,16 +1,17 @@
-"""The events of one launch, from the agent's notifications to handlers and extensions."""
+"""The events of one launch: finding its event handlers, and delivering events to readers."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import BeforeWorkers, LaunchStarted, WorkersStarted
+from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin import EVENT_HANDLERS, suggest
 
-from plaunch_events.event_queue import EventQueue, close_queues
-from plaunch_events.handlers import create_event_queues, find_event_handlers, parse_event_conf
 from plaunch_events.stream import EventStream
 from plaunch_events.time_accounting import describe_restart
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from plaunch import LaunchConfig
     from plaunch.agent import EventLog, Notification
     from plaunch.events import Event, EventHandler
-    from plaunch.plugin import PluginContext, PluginManager
+    from plaunch.plugin import EventHandlerFactory, PluginContext, PluginManager
 
+    from plaunch_events.event_queue import EventQueue
     from plaunch_events.import_watch import ImportWatch
 
     class ExtensionHandler(EventHandler, Protocol):
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+_FLAG = "--event-conf"
 _NO_HANDLER = "null"
-_WORTH_A_LINE = 1.0  # seconds of a launch that succeeded
+_MIN_LOGGED = 1.0  # seconds of a launch that succeeded
 
 
 def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., EventPublisher]:
@@ -68,9 +71,12 @@ def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., E
             PluginError: a handler failed.
             UsageError: a handler cannot use its options.
         """
+        queues: list[EventQueue] = []
         if [*found] != [_NO_HANDLER]:
+            from plaunch_events.event_queue import create_event_queues  # if there are handlers
+
             context = replace(context, run_dir=create_run_dir())
-        queues = create_event_queues(manager, found, context)
+            queues += create_event_queues(manager, found, context)
         # Workers that are forked from this process have nothing to preload.
         may_advise = config.start_method != "fork" and not config.options.get("preload")
         return EventPublisher(log, queues, extensions, may_advise=may_advise)
@@ -100,14 +106,17 @@ class EventPublisher:
         *,
         may_advise: bool,
     ) -> None:
-        self._extensions = {
-            item: EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
-            for item in extensions
-        }
+        self._extensions: dict[ExtensionHandler, EventQueue] = {}
+        if extensions:
+            from plaunch_events.event_queue import EventQueue  # if there are extensions
+
+            for item in extensions:
+                who = f"an extension of {item.who}"
+                self._extensions[item] = EventQueue(item.who, item, who=who, head_start=None)
         self._queues = [*handlers, *self._extensions.values()]
         self._stream = EventStream(log)
         self._may_advise = may_advise
-        self._rests_at_start = False
+        self._forks_workers = False
         self._has_started = False
         self._imports: ImportWatch | None = None
 
@@ -141,8 +150,8 @@ class EventPublisher:
         if self._imports is not None:
             self._imports(notification)
         if isinstance(notification, LaunchStarted):
-            self._rests_at_start = notification.forks
-        elif isinstance(notification, BeforeWorkers) and self._rests_at_start:
+            self._forks_workers = notification.forks
+        elif isinstance(notification, BeforeWorkers) and self._forks_workers:
             for queue in self._queues:
                 queue.rest()
         elif isinstance(notification, WorkersStarted):
@@ -161,10 +170,13 @@ class EventPublisher:
         self._has_started = True
 
     def _finish(self, event: Event, *, has_joined: bool) -> None:
-        close_queues(self._queues)
+        if self._queues:
+            from plaunch_events.event_queue import close_queues  # loaded by now
+
+            close_queues(self._queues)
         account = self._stream.account
         has_succeeded = event.metadata["outcome"] == "succeeded"
-        is_brief = has_succeeded and account.seconds["total"] < _WORTH_A_LINE
+        is_brief = has_succeeded and account.seconds["total"] < _MIN_LOGGED
         if has_joined and not is_brief and (took := account.describe()):
             logger.info("this launch took %s", took)
         if self._imports is not None and (advice := self._imports.close()):
@@ -179,3 +191,112 @@ def _seconds(event: Event) -> dict[str, float]:
         for key, value in event.metadata.items()
         if key.startswith(prefix)
     }
+
+
+# --- finding handlers ----
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse the names in text such as `"console,jsonl"`.
+
+    Raises:
+        UsageError: there is no name, or one is given twice.
+    """
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    if not names:
+        raise UsageError(
+            f"{EVENT_HANDLERS.flag} is {text!r}; write one name, or several separated by commas"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{EVENT_HANDLERS.flag} names {name!r} twice in {text!r}")
+    return names
+
+
+def parse_event_conf(given: object) -> dict[str, str]:
+    """Parse handler options into values by `handler.key`. Later texts override earlier ones.
+
+    Args:
+        given: text such as `"jsonl.path=FILE,jsonl.keep=2"`, several such texts, or a mapping that
+            is returned as it is. A doubled comma is a comma of a value.
+
+    Raises:
+        UsageError: it has another type; a part is not of the form HANDLER.KEY=VALUE, or is given
+            twice in one text.
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    texts = [given] if isinstance(given, str) else given
+    if not (isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)):
+        raise UsageError(
+            f"{_FLAG} is {given!r}; give a mapping of values by HANDLER.KEY, or texts of the form "
+            "HANDLER.KEY=VALUE"
+        )
+    conf: dict[str, str] = {}
+    for text in texts:
+        conf.update(_parse(text))
+    return conf
+
+
+def _parse(text: str) -> dict[str, str]:
+    conf: dict[str, str] = {}
+    for part in text.replace(",,", "\0").split(","):
+        if not part.strip():
+            continue
+        key, equals, value = (piece.strip() for piece in part.replace("\0", ",").partition("="))
+        handler, dot, option = key.rpartition(".")
+        if not (equals and dot and handler and option and value):
+            raise UsageError(
+                f"{_FLAG} has {part!r} in {text!r}; write HANDLER.KEY=VALUE, or several separated "
+                "by commas"
+            )
+        if key in conf:
+            raise UsageError(f"{_FLAG} gives {key!r} twice in {text!r}")
+        conf[key] = value
+    return conf
+
+
+def find_event_handlers(
+    manager: PluginManager, names: str, conf: Mapping[str, str]
+) -> dict[str, tuple[EventHandlerFactory, dict[str, str]]]:
+    """Find the factories of the named handlers, and the options of each, by name.
+
+    Args:
+        manager: the plugins of the launch.
+        names: names separated by commas; each may be written `distribution:name`.
+        conf: values by `handler.key`, where the handler is a name without distribution.
+
+    Raises:
+        PluginError: a handler cannot be loaded.
+        UsageError: a name is unknown; an option is unknown, or of a handler that is not named.
+    """
+    found: dict[str, tuple[EventHandlerFactory, dict[str, str]]] = {}
+    for name in parse_names(names):
+        found[name] = (manager.get(EVENT_HANDLERS, name), {})
+    by_bare_name = {name.rpartition(":")[2]: name for name in found}
+    for key, value in conf.items():
+        handler, _, option = key.rpartition(".")
+        if handler not in by_bare_name:
+            raise UsageError(
+                f"{_FLAG} has {key!r}, but {EVENT_HANDLERS.flag} does not name {handler!r}"
+                f"{suggest(handler, by_bare_name)}"
+            )
+        factory, options = found[by_bare_name[handler]]
+        known = _options_of(handler, factory)
+        if option not in known:
+            raise UsageError(
+                f"{_FLAG} has {key!r}, but the event handler {handler!r} has no option {option!r}"
+                f"{suggest(option, known)}"
+            )
+        options[option] = value
+    return found
+
+
+def _options_of(name: str, factory: EventHandlerFactory) -> frozenset[str]:
+    options = getattr(factory, "options", ())
+    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+        raise PluginLoadError(
+            f"the event handler {name!r} has options = {options!r}; its author must set it to a "
+            "set of names"
+        )
+    return frozenset(options)

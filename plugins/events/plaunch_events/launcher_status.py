@@ -22,8 +22,6 @@ SCHEMA_VERSION = 1
 
 _WAITING = (LaunchPhase.RENDEZVOUS.value, LaunchPhase.PAUSING.value)
 
-_FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts")
-
 
 class LauncherStatus:
     """Describes the current state of a launcher, from its events.
@@ -163,7 +161,11 @@ _OF_FAILURE = (
     "headline",
 )
 _KEPT = (
-    *_FACTS,
+    "backend",
+    "min_nodes",
+    "max_nodes",
+    "local_world_size",
+    "max_restarts",
     "attempt",
     "round",
     "group_rank",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_WAIT = 1.5  # seconds; the end of a launch waits for the export no longer
 _SHARE = 0.05  # of the duration of the launch; a short launch does not wait long
-_LEAST_WAIT = 0.1  # seconds; the export takes longer than this
+_MIN_WAIT = 0.1  # seconds; the export takes longer than this
 
 
 class OtelEventHandler:
@@ -36,6 +36,8 @@ class OtelEventHandler:
             that is less than two seconds, and 1.5 as the first process of a container) and
             `trace_id` (32 hexadecimal digits; by default that of `TRACEPARENT`, else derived from
             the run id, so that all nodes have the same).
+        max_wait: the maximum of `wait`.
+        is_idle: whether the process gets idle CPU time only.
 
     Raises:
         PluginLoadError: the SDK is not installed.
@@ -44,14 +46,19 @@ class OtelEventHandler:
 
     options: Final = frozenset({"trace_id", "wait"})
 
-    def __init__(self, context: PluginContext) -> None:
+    def __init__(
+        self, context: PluginContext, *, max_wait: float = MAX_WAIT, is_idle: bool = True
+    ) -> None:
         self._began = time.monotonic()
-        self._wait = _seconds(context.options.get("wait"))
+        self._max_wait = max_wait
+        self._is_idle = is_idle
+        self._wait = _seconds(context.options.get("wait"), max_wait)
         self._trace_id = _trace_id(context.options.get("trace_id"))
-        self._is_off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         self._lines: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
-        if not self._is_off and not _is_installed():
+        self.process: subprocess.Popen[str] | None = None
+        """The process that exports, once it is started."""
+        self.wants_events = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+        if self.wants_events and not _is_installed():
             raise PluginLoadError(
                 "the event handler 'otel' needs the SDK of OpenTelemetry; "
                 "pip install 'plaunch[otel]'"
@@ -59,16 +66,12 @@ class OtelEventHandler:
 
     def handle(self, event: Event) -> None:
         """Send one event to the process; before the workers are started, keep it."""
-        if self._is_off:
-            return
         self._lines.append(event.serialize() + "\n")
-        if event.name == "plaunch.workers.started" or self._process is not None:
+        if event.name == "plaunch.workers.started" or self.process is not None:
             self._send()
 
     def close(self) -> None:
         """Let the process finish, and wait for it up to the configured time."""
-        if self._is_off:
-            return
         process = self._send()
         if process.stdin is not None:
             process.stdin.close()
@@ -77,8 +80,8 @@ class OtelEventHandler:
             # All processes of a container end with its first one.
             is_init = os.getpid() == 1
             spent = time.monotonic() - self._began
-            wait = MAX_WAIT if is_init else min(_SHARE * spent, MAX_WAIT)
-            wait = wait if wait >= _LEAST_WAIT else 0.0
+            wait = self._max_wait if is_init else min(_SHARE * spent, self._max_wait)
+            wait = wait if wait >= _MIN_WAIT else 0.0
         try:
             code = process.wait(wait)
         except subprocess.TimeoutExpired:
@@ -88,9 +91,9 @@ class OtelEventHandler:
             raise RuntimeError(f"the export of traces failed (exit code {code})")
 
     def _send(self) -> subprocess.Popen[str]:
-        process = self._process
+        process = self.process
         if process is None:
-            process = self._process = self._start()
+            process = self.process = self._start()
         lines, self._lines = self._lines, []
         if process.stdin is not None:
             process.stdin.writelines(lines)
@@ -111,7 +114,8 @@ class OtelEventHandler:
             encoding="ascii",
             start_new_session=True,
         )
-        _run_when_idle(process.pid)
+        if self._is_idle:
+            _run_when_idle(process.pid)
         return process
 
 
@@ -134,10 +138,10 @@ def _is_installed() -> bool:
         return False
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: str | None, max_wait: float = MAX_WAIT) -> float | None:
     if text is None:
         return None
-    return Duration(may_be_zero=True, most=MAX_WAIT).read(text, "option otel.wait (--event-conf)")
+    return Duration(may_be_zero=True, most=max_wait).read(text, "option otel.wait (--event-conf)")
 
 
 def _trace_id(text: str | None) -> str:

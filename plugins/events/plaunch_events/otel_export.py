@@ -28,7 +28,7 @@ _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _PHASES = {"lingering": "waiting for nodes", "showing": "waiting for the console"}
 _LAUNCH_KEYS = ("run_id", "host", "role", "agent_pid")
 # Events that become events of the current round's span.
-_MOMENTS = frozenset(
+_ROUND_EVENTS = frozenset(
     {
         "plaunch.membership.changed",
         "plaunch.rendezvous.failed",
@@ -70,7 +70,7 @@ def main(trace_id: str, lines: Iterable[str]) -> int:
     for event in events:
         spans.handle(event)
     spans.close()
-    threading.Timer(LAST_WAIT, _give_up).start()
+    threading.Timer(LAST_WAIT, _exit_process).start()
     provider.shutdown()
     return 0
 
@@ -159,7 +159,7 @@ def _read(lines: Iterable[str]) -> Iterator[Event]:
             return
 
 
-def _give_up() -> None:
+def _exit_process() -> None:
     # Threads of an exporter that hangs would keep the process alive.
     os._exit(1)
 
@@ -203,7 +203,7 @@ class Spans:
         elif event.name == "plaunch.rendezvous.completed" and self._round is not None:
             self._round.update_name(f"round {metadata.get('round')}")
             self._round.set_attributes(_attributes(metadata))
-        self._turn(event, now)
+        self._update_phase(event, now)
         if event.name == "plaunch.worker.started":
             name = f"rank {metadata.get('global_rank')}"
             span = self._begin(name, self._round or self._launch, now, metadata)
@@ -212,7 +212,7 @@ class Spans:
             self._worker_exited(metadata, now)
         elif event.name == "plaunch.failure":
             self._failed(metadata, now)
-        elif event.name in _MOMENTS:
+        elif event.name in _ROUND_EVENTS:
             span = self._round or self._launch
             span.add_event(event.name, _attributes(metadata), timestamp=now)
         elif event.name == "plaunch.launcher.finished":
@@ -224,7 +224,7 @@ class Spans:
             _fail(self._launch, "the launcher ended without an event")
             self._end_all(self._last)
 
-    def _turn(self, event: Event, now: int) -> None:
+    def _update_phase(self, event: Event, now: int) -> None:
         """Begin and end phases."""
         self._account.note(event)
         name = self._account.phase.value

@@ -12,29 +12,30 @@ import select
 import sys
 import time
 
-REST = 1.0  # seconds to wait, unless the events end before
-LAST_REST = 0.1  # seconds for the launcher to exit after its last event
+START_WAIT = 1.0  # seconds for the start of the workers
+EXIT_WAIT = 0.1  # seconds for the launcher to exit after its last event
 _POLL = 0.01  # seconds
 
 
-def rest(fd: int, launcher: int) -> None:
+def wait_for_launch(fd: int, launcher: int, start_wait: float = START_WAIT) -> None:
     """Wait until the launch has probably started its workers, or has ended.
 
     Args:
         fd: the file descriptor of the events.
         launcher: the process id of the launcher, which writes them.
+        start_wait: seconds to wait, unless the events end earlier.
     """
     poller = select.poll()
     poller.register(fd, 0)  # wait only for the end of the stream
-    if not poller.poll(REST * 1000):
+    if not poller.poll(start_wait * 1000):
         return
-    deadline = time.monotonic() + LAST_REST
+    deadline = time.monotonic() + EXIT_WAIT
     while os.getppid() == launcher and time.monotonic() < deadline:
         time.sleep(_POLL)
 
 
 if __name__ == "__main__":
-    rest(sys.stdin.fileno(), os.getppid())
+    wait_for_launch(sys.stdin.fileno(), os.getppid())
 
     from plaunch_events.otel_export import main  # after the wait
 

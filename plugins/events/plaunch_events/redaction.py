@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WITHHELD = b"<withheld>"
-LEAST = 6  # characters of a value; shorter ones also occur within other words
+MIN_LENGTH = 6  # characters of a value; shorter ones also occur within other words
 
 # --- names ----------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Redaction:
 
     def __init__(self, values: Iterable[str]) -> None:
         found = {value.strip() for value in values}
-        written = {form for value in found if len(value) >= LEAST for form in _forms(value)}
+        written = {form for value in found if len(value) >= MIN_LENGTH for form in _forms(value)}
         # Longest first: a value may contain another one.
         self._values = sorted(written, key=len, reverse=True)
 
@@ -214,7 +214,7 @@ def _secret_span(data: bytes, match: re.Match[bytes]) -> tuple[int, int] | None:
     value = data[begin:end]
     if not is_quoted:
         value = _END.sub(b"", value)
-    if len(value) < LEAST or WITHHELD.startswith(value[:5]):
+    if len(value) < MIN_LENGTH or WITHHELD.startswith(value[:5]):
         return None
     span = begin, begin + len(value)
     if data[max(first - 1, 0) : first] in (b"?", b"&"):

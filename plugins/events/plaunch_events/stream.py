@@ -20,9 +20,14 @@ from plaunch.numbers import format_ranks
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.rendezvous import ChangeKind
 
-from plaunch_events.schema import SCHEMA
+from plaunch_events.schema import (
+    SCHEMA,
+    end_of,
+    failure_metadata,
+    signal_name,
+    worker_metadata,
+)
 from plaunch_events.time_accounting import RestartAccount, TimeAccount
-from plaunch_events.worker_facts import end_of, failure_metadata, signal_name, worker_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,13 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+TIME_CATEGORIES = ("waiting", "starting", "training", "stopping", "showing", "lost")
+"""The categories of `TimeAccount`, in the order in which they are shown."""
+
+RESTART_PARTS = ("noticing", "stopping", "waiting", "starting")
+"""The parts of a restart, in order; see `RestartAccount`."""
 
 
 class EventLike(Protocol):
@@ -61,8 +67,8 @@ class TimeAccount:
     """
 
     def __init__(self) -> None:
-        self._settled = dict.fromkeys(_NAMES, 0.0)
-        self._pending = dict.fromkeys(_NAMES, 0.0)  # lost, if another round trains
+        self._settled = dict.fromkeys(TIME_CATEGORIES, 0.0)
+        self._pending = dict.fromkeys(TIME_CATEGORIES, 0.0)  # lost, if another round trains
         self._is_pending = False
         self._phase = LaunchPhase.STARTING
         self._last: float | None = None
@@ -83,7 +89,7 @@ class TimeAccount:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by category (waiting, starting, ..., lost), and their sum, `total`."""
-        seconds = {name: self._settled[name] + self._pending[name] for name in _NAMES}
+        seconds = {name: self._settled[name] + self._pending[name] for name in TIME_CATEGORIES}
         seconds["total"] = sum(seconds.values())
         return seconds
 
@@ -136,7 +142,7 @@ class TimeAccount:
         """Count the pending time as lost, because another round trains."""
         if self._is_pending:
             self._settled["lost"] += sum(self._pending.values())
-            self._pending = dict.fromkeys(_NAMES, 0.0)
+            self._pending = dict.fromkeys(TIME_CATEGORIES, 0.0)
             self._is_pending = False
             self._restarts += 1
 
@@ -190,12 +196,13 @@ class RestartAccount:
         times = [min(trouble, decided), decided, joined, marks.get("formed", joined), started]
         times = list(accumulate(times, max))
         parts = [end - begin for begin, end in pairwise(times)]
-        return {**dict(zip(_RESTART_WORDS, parts, strict=True)), "total": times[-1] - times[0]}
+        return {**dict(zip(RESTART_PARTS, parts, strict=True)), "total": times[-1] - times[0]}
 
 
 def describe_times(seconds: Mapping[str, float], restarts: int, preloading: float = 0.0) -> str:
     """Describe the seconds by category in one line; those of almost no time are left out."""
-    parts = _parts(seconds, _WORDS)
+    spent = {name: value for name, value in seconds.items() if name != "lost"}
+    parts = _parts(spent, TIME_CATEGORIES, _WORDS)
     if preloading >= _TOO_LITTLE:
         parts.append(f"{describe_seconds(preloading)} of all that for preloaded modules")
     if restarts:
@@ -210,15 +217,17 @@ def describe_restart(seconds: Mapping[str, float]) -> str:
     """Describe in one line how long a restart and its parts took, from a `RestartAccount`."""
     if seconds["total"] < _TOO_LITTLE:
         return f"less than {_TOO_LITTLE:g} s"
-    parts = _parts(seconds, _RESTART_WORDS)
+    parts = _parts(seconds, RESTART_PARTS, {})
     total = describe_seconds(seconds["total"])
     return f"{total}: {', '.join(parts)}" if parts else total
 
 
-def _parts(seconds: Mapping[str, float], words: Mapping[str, str]) -> list[str]:
+def _parts(
+    seconds: Mapping[str, float], names: Iterable[str], words: Mapping[str, str]
+) -> list[str]:
     return [
-        f"{describe_seconds(seconds[name])} {text}"
-        for name, text in words.items()
+        f"{describe_seconds(seconds[name])} {words.get(name, name)}"
+        for name in names
         if seconds.get(name, 0.0) >= _TOO_LITTLE
     ]
 
@@ -243,25 +252,12 @@ def _in_two_units(count: int, unit: str, size: int, smaller: str) -> str:
     return f"{more} {unit} {rest} {smaller}" if rest else f"{more} {unit}"
 
 
-_NAMES = ("waiting", "starting", "training", "stopping", "showing", "lost")
 _NAME_OF = dict.fromkeys(
     (LaunchPhase.RENDEZVOUS, LaunchPhase.PAUSING, LaunchPhase.LINGERING), "waiting"
 )
 _WAITS = ("plaunch.restart.delayed", "plaunch.rendezvous.begun")
 _TOO_LITTLE = 0.05  # seconds; less would be shown as 0
-_WORDS = {
-    "waiting": "waiting for nodes",
-    "starting": "starting",
-    "training": "training",
-    "stopping": "stopping",
-    "showing": "waiting for the console",
-}
-_RESTART_WORDS = {
-    "noticing": "noticing",
-    "stopping": "stopping",
-    "waiting": "waiting",
-    "starting": "starting",
-}
+_WORDS = {"waiting": "waiting for nodes", "showing": "waiting for the console"}
 _BEGINS = {
     "plaunch.restart.delayed": LaunchPhase.PAUSING,
     "plaunch.rendezvous.begun": LaunchPhase.RENDEZVOUS,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,9 @@ from plaunch.errors import LogDirectoryError
 from plaunch.process import remove_temporary
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Callable, Iterator
+
+logger = logging.getLogger("plaunch")
 
 PREFIX = "plaunch_"  # only folders with this prefix are ever removed
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -58,7 +60,7 @@ class TemporaryFolder:
 
             return cls(*create_locked(create))
         except LogDirectoryError as error:
-            _logger().warning("workers get no error files: %s", error)
+            logger.warning("workers get no error files: %s", error)
             return None
 
     def remove(self) -> None:
@@ -73,7 +75,7 @@ class TemporaryFolder:
         except FileNotFoundError:
             pass  # another program has cleaned up
         except OSError as error:
-            _logger().warning("temporary folder %r cannot be removed: %s", self.path, error)
+            logger.warning("temporary folder %r cannot be removed: %s", self.path, error)
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -95,7 +97,7 @@ def create_temporary_log_folder(name: str) -> str:
         LogDirectoryError: no temporary directory is writable.
     """
     path = _create(temporary_base(), f"{folder_name(PREFIX + name)}_", 0o700)
-    _logger().warning("no log directory was given; logs are written to %s", path)
+    logger.warning("no log directory was given; logs are written to %s", path)
     return path
 
 
@@ -265,9 +267,3 @@ def _lock(path: str) -> int:
 
 def _has_error_files_only(folder: str) -> bool:
     return all(_ERROR_FILE in name for _, _, files in os.walk(folder) for name in files)
-
-
-def _logger() -> logging.Logger:
-    import logging  # rare paths only
-
-    return logging.getLogger("plaunch")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import suppress
+
+from plaunch_logs_default.streams.routes import above_standard
 
 
 class RotatingFile:
@@ -17,18 +18,15 @@ class RotatingFile:
         path: the file; existing content stays, and counts towards the size.
         size: maximum size of a file in bytes.
         kept: how many older files to keep.
-
-    Raises:
-        OSError: the file cannot be opened.
+        fd: the open file; with -1, the first write opens it.
     """
 
-    def __init__(self, path: str, size: int, kept: int) -> None:
+    def __init__(self, path: str, size: int, kept: int, *, fd: int = -1) -> None:
         self._path = path
         self._max_size = size
         self._kept = kept
-        self._fd = -1
-        self._size = 0  # bytes in the file
-        self._open()
+        self._fd = fd
+        self._size = 0 if fd < 0 else os.fstat(fd).st_size  # bytes in the file
 
     def write(self, data: bytes) -> None:
         """Write all of `data`.
@@ -75,9 +73,5 @@ class RotatingFile:
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._path, flags, 0o666)
-        if fd <= 2:  # the launcher was started without this stream; workers must not inherit it
-            fd, given = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), fd
-            os.close(given)
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
+        self._fd = above_standard(os.open(self._path, flags, 0o666))
+        self._size = os.fstat(self._fd).st_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 from typing import TYPE_CHECKING
@@ -162,21 +161,16 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Raises:
             LogDirectoryError: the file cannot be opened.
+            StreamsError: too many descriptors are open.
         """
         path = self._files.get((stream, local_rank))
         if self._rotation is None or not path:
             return None
         from plaunch_logs_default.rotating_file import RotatingFile  # only with --log-rotate
+        from plaunch_logs_default.streams.routes import open_log
 
-        try:
-            return RotatingFile(path, *self._rotation)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # not a problem of the log directory
-            raise LogDirectoryError(
-                f"cannot open {path!r}: {error.strerror}; check the log directory and its "
-                "permissions"
-            ) from error
+        fd = open_log(path, f"{stream} of local rank {local_rank}")
+        return RotatingFile(path, *self._rotation, fd=fd)
 
     def _to_files(self, local_ranks: Collection[int]) -> dict[int, Std]:
         """The streams of each rank that go to files: redirected or teed."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from plaunch_network.address import is_own_address as is_own_address
     from plaunch_network.address import join_host_port as join_host_port
     from plaunch_network.address import names_this_machine as names_this_machine
+    from plaunch_network.address import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.address import resolve_host as resolve_host
     from plaunch_network.connection_server import ConnectionServer as ConnectionServer
-    from plaunch_network.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.ports import EVERYWHERE as EVERYWHERE
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
@@ -34,10 +34,9 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".address": (
             "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
-            "join_host_port names_this_machine resolve_host"
+            "join_host_port names_this_machine parse_rendezvous_endpoint resolve_host"
         ),
         ".connection_server": "ConnectionServer",
-        ".endpoint": "parse_rendezvous_endpoint",
         ".ports": (
             "EVERYWHERE HeldPort count_connections listen_at_first numeric_place open_listener "
             "port_owner"

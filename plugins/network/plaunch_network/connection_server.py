@@ -23,8 +23,8 @@ logger = logging.getLogger("plaunch")
 MAX_CONNECTIONS = 8
 CONNECTION_TIMEOUT = 5.0  # seconds for a request and its answer
 _REST_WAIT = 1.0  # seconds for threads to end
-_LAST_WORDS = 0.2  # seconds for answers in progress
-_PAUSE = 1.0  # seconds before accepting again after accept has failed
+_ANSWER_WAIT = 0.2  # seconds for answers in progress
+ACCEPT_PAUSE = 1.0
 
 
 class ConnectionServer:
@@ -41,6 +41,8 @@ class ConnectionServer:
         name: the name of its threads.
         most: the maximum number of connections at a time.
         timeout: seconds for each connection.
+        clock: monotonic seconds.
+        accept_pause: seconds before accepting again after accept has failed.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ConnectionServer:
         most: int = MAX_CONNECTIONS,
         timeout: float = CONNECTION_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        accept_pause: float = ACCEPT_PAUSE,
     ) -> None:
         self._answer_one = answer
         self._name = name
@@ -59,6 +62,7 @@ class ConnectionServer:
         self._most = most
         self._timeout = timeout
         self._clock = clock
+        self._accept_pause = accept_pause
         self._changed = threading.Condition()
         self._ends: dict[socket.socket, float] = {}  # deadlines, in order of arrival
         self._wake_read, self._wake_write = os.pipe()
@@ -84,7 +88,7 @@ class ConnectionServer:
         if not thread.is_alive():
             os.read(self._wake_read, 1)
         with self._changed:
-            self._changed.wait_for(lambda: not self._ends, _LAST_WORDS)
+            self._changed.wait_for(lambda: not self._ends, _ANSWER_WAIT)
             for connection in self._ends:
                 _cut_off(connection)
             self._changed.wait_for(lambda: not self._ends, _REST_WAIT)
@@ -103,10 +107,10 @@ class ConnectionServer:
         os.close(self._wake_write)
 
     def _run(self) -> None:
-        while self._turn():
+        while self._serve_next():
             pass
 
-    def _turn(self) -> bool:
+    def _serve_next(self) -> bool:
         """Wait for a connection, a deadline or the end; False at the end."""
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
@@ -124,7 +128,7 @@ class ConnectionServer:
         except OSError as error:  # usually because too many descriptors are open
             logger.debug("a connection of %s cannot be accepted: %s", self._name, error)
             poller.unregister(self._listener)
-            return not poller.poll(milliseconds(_PAUSE))
+            return not poller.poll(milliseconds(self._accept_pause))
         self._serve(connection)
         return True
 

@@ -1,11 +1,13 @@
-"""Rendezvous without a store: one node, or nodes with given ranks that meet once."""
+"""Rendezvous without a store: one node, or nodes with given ranks that connect once."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING
 
+from plaunch.cli import parse_min_max_nnodes
 from plaunch.durations import LIMIT
 from plaunch.errors import UsageError
 from plaunch.rendezvous import (
@@ -16,24 +18,79 @@ from plaunch.rendezvous import (
     RendezvousStoreInfo,
     backend_traits,
 )
-from plaunch_network import HeldPort, parse_rendezvous_endpoint
-
-from plaunch_rendezvous_static.options import DEFAULT_PORT, fill_in
+from plaunch_network import HeldPort
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from plaunch.cli import Arguments
     from plaunch.rendezvous import MembershipChange, NodeSettings, Store, WorldRanks
 
-    from plaunch_rendezvous_static.meeting import Meeting, MeetingBounds
+    from plaunch_rendezvous_static.exchange import ExchangeBounds, RankExchange
     from plaunch_rendezvous_static.round_store import RoundStore
 
+logger = logging.getLogger("plaunch")
+
+DEFAULT_PORT = 29500  # of the master, as under torchrun
 LOOP_BACK = "127.0.0.1"
 JOIN_TIMEOUT = 600.0  # seconds in which all nodes must arrive; torchrun's default
 
-# These have no effect here: there is no store to sign, and all nodes are waited for. The launcher
+# These have no effect: there is no store to sign, and a round always has all nodes. The launcher
 # rejects a token, because it would be ignored.
 _WITHOUT_EFFECT = frozenset({"token_file", "arrival_delay"})
+
+
+def fill_in(args: Arguments) -> None:
+    """Make the endpoint from `--master-addr` and `--master-port`, if it is not given.
+
+    Warns about probable mistakes.
+
+    Raises:
+        UsageError: the port of several nodes is 0.
+    """
+    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
+    if max_nodes > 1 and not args.rdzv_endpoint:
+        if not args.master_addr:
+            return  # the launcher rejects several nodes without an endpoint
+        if args.master_port == 0:
+            raise UsageError(
+                f"--master-port=0 leaves {max_nodes} nodes without a port that all of them know; "
+                "give one, the same on all nodes, or --rdzv-backend=c10d and --rdzv-endpoint with "
+                "the name of one node"
+            )
+    for text in _warnings_about(args, max_nodes, is_range=min_nodes != max_nodes):
+        logger.warning("%s", args.as_given(text))
+    is_addressed = args.master_port is not None or args.master_addr is not None
+    if not args.rdzv_endpoint and (max_nodes > 1 or is_addressed):
+        address = LOOP_BACK if args.master_addr is None else args.master_addr
+        port = DEFAULT_PORT if args.master_port is None else args.master_port
+        if ":" in address:
+            address = f"[{address}]"
+        args.rdzv_endpoint = f"{address}:{port}"
+
+
+def _warnings_about(args: Arguments, max_nodes: int, *, is_range: bool) -> Iterator[str]:
+    """Yield warnings about combinations of options."""
+    if max_nodes > 1:
+        if not args.is_given("node_rank"):
+            yield "this node is node 0, as --node-rank was not given; each node needs its own"
+        if is_range:
+            yield (
+                f"rendezvous backend {args.rdzv_backend!r} does not support a range of nodes: it "
+                f"waits for all {max_nodes} (--nnodes)"
+            )
+    if args.rdzv_endpoint and not _is_endpoint(args):
+        names = ("--master-addr", "--master-port")
+        ignored = [n for n in names if args.is_given(n[2:].replace("-", "_"))]
+        if ignored:
+            yield f"--rdzv-endpoint={args.rdzv_endpoint} is used, and {', '.join(ignored)} is not"
+
+
+def _is_endpoint(args: Arguments) -> bool:
+    """Whether the master's address is the endpoint; accelerate gives both."""
+    host, _, port = args.rdzv_endpoint.rpartition(":")
+    is_given = args.is_given("master_port")
+    return bool(host == args.master_addr and (not is_given or port == str(args.master_port)))
 
 
 @backend_traits(
@@ -64,6 +121,8 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
         return SingleNodeRendezvous(
             params.run_id, params.local_addr or LOOP_BACK, params.job.port_range
         )
+    from plaunch_network import parse_rendezvous_endpoint  # with an endpoint only
+
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
     if params.max_nodes == 1 and port == 0:  # accelerate's notebook_launcher asks for any port
         return SingleNodeRendezvous(params.run_id, host, params.job.port_range)
@@ -216,7 +275,7 @@ class StaticRendezvous(_FixedMembership):
         rank: the rank of this node.
         world_size: the number of nodes.
         timeout: seconds in which all nodes must arrive.
-        bounds: the other bounds of the exchange; None: the usual ones.
+        bounds: the other bounds of the exchange; None for the usual ones.
 
     Raises:
         UsageError: this is node 0 and the port is taken.
@@ -231,7 +290,7 @@ class StaticRendezvous(_FixedMembership):
         world_size: int,
         timeout: float = JOIN_TIMEOUT,
         *,
-        bounds: MeetingBounds | None = None,
+        bounds: ExchangeBounds | None = None,
     ) -> None:
         super().__init__(run_id)
         self._bounds = bounds
@@ -241,8 +300,8 @@ class StaticRendezvous(_FixedMembership):
         self._ranks: WorldRanks | None = None
         self._timeout = timeout
         self._node: NodeSettings | None = None
-        self._meeting: Meeting | None = None
-        self._has_met = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
+        self._exchange: RankExchange | None = None
+        self._has_ranks = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
         if rank == 0:
             self._held = HeldPort.given(port, "--master-port")
 
@@ -258,26 +317,26 @@ class StaticRendezvous(_FixedMembership):
             RendezvousClosedError: node 0 rejects this node.
             RendezvousConnectionError: node 0 cannot listen, or another program answers there.
         """
-        if not self._has_met and self._node is not None:
-            self._ranks = self._meet(self._node)
-            self._has_met = True
+        if not self._has_ranks and self._node is not None:
+            self._ranks = self._exchange_ranks(self._node)
+            self._has_ranks = True
         return self._describe_round(
             self._master, self._rank, self._world_size, self._ranks, self._timeout
         )
 
     def describe_wait(self) -> str:
         """On node 0, the missing nodes; on other nodes, node 0."""
-        meeting = self._meeting
-        return super().describe_wait() if meeting is None else meeting.describe()
+        exchange = self._exchange
+        return super().describe_wait() if exchange is None else exchange.describe()
 
     def shutdown(self) -> bool:
         """Release all resources, and end the wait for other nodes."""
-        if self._meeting is not None:
-            self._meeting.close()
+        if self._exchange is not None:
+            self._exchange.close()
         return super().shutdown()
 
-    def _meet(self, node: NodeSettings) -> WorldRanks | None:
-        from plaunch_rendezvous_static.meeting import MEETING_BOUNDS, Meeting  # several nodes only
+    def _exchange_ranks(self, node: NodeSettings) -> WorldRanks | None:
+        from plaunch_rendezvous_static.exchange import RankExchange  # several nodes only
         from plaunch_rendezvous_static.messages import Introduction
 
         introduction = Introduction(
@@ -289,11 +348,11 @@ class StaticRendezvous(_FixedMembership):
             socket.gethostname(),
         )
         master = self._master
-        self._meeting = Meeting(
+        self._exchange = RankExchange(
             introduction,
             master.master_addr,
             master.master_port,
             self._timeout,
-            self._bounds or MEETING_BOUNDS,
+            self._bounds,
         )
-        return self._meeting.take_part()
+        return self._exchange.run()

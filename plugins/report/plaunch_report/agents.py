@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch_events import TimeAccount
 
-# The events that the story needs. Of the others there may be one for each worker and round.
+# The events that the summary needs. Of the others there may be one for each worker and round.
 _KEPT = frozenset(
     f"plaunch.{name}"
     for name in (
@@ -33,8 +33,7 @@ _KEPT = frozenset(
 )
 Plain = str | int | float | bool | None
 
-MOST = 1 << 40  # larger whole numbers are invalid
-ENDLESS = 1e12  # seconds; longer durations are invalid
+MAX_NUMBER = 10**12  # larger numbers are invalid: plaunch writes none
 
 
 class Agent:
@@ -53,7 +52,7 @@ class Agent:
         self.count = 0  # events
         self.began = self.ended = 0.0  # the dates of the first event and of the last
         self.first = 0.0  # the monotonic time of the first
-        self.least = self.most = 0.0  # the smallest and the largest monotonic time
+        self.earliest = self.latest = 0.0  # the smallest and the largest monotonic time
         self.history: LauncherHistory[EventRecord] = LauncherHistory(max_runs=None)
         self.spans: list[PhaseSpan] = []  # in monotonic times of this agent; of no node yet
         self.kept: list[EventRecord] = []  # in the order in which they were written
@@ -68,10 +67,11 @@ class Agent:
         """Add its next event."""
         now = record.monotonic
         if not self.count:
-            self.began, self.first, self.least, self.most = record.timestamp, now, now, now
+            self.began = record.timestamp
+            self.first = self.earliest = self.latest = now
         self.count += 1
         self.ended = record.timestamp
-        self.least, self.most = min(self.least, now), max(self.most, now)
+        self.earliest, self.latest = min(self.earliest, now), max(self.latest, now)
         self.offsets.append(record.timestamp - now)
         before = self.account.phase
         self.history.note(record)
@@ -98,7 +98,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """One event, as read; see `plaunch.events.Event` for its fields."""
+    """One event, as read; see `plaunch.events.Event`. Its numbers are at most `MAX_NUMBER`."""
 
     name: str
     timestamp: float
@@ -110,20 +110,20 @@ class EventRecord:
         value = self.metadata.get(key)
         return "" if value is None else str(value)
 
-    def number(self, key: str, default: int = -1, most: int = MOST) -> int:
-        """The whole number under `key`; `default` if it is missing or beyond `most`."""
+    def number(self, key: str, default: int = -1) -> int:
+        """The whole number under `key`; `default` if there is none."""
         value = self.metadata.get(key)
-        return value if type(value) is int and -most <= value <= most else default
+        return value if type(value) is int else default
 
     def seconds(self, key: str) -> float:
-        """The seconds under `key`; 0 if they are missing or beyond `ENDLESS`."""
+        """The number of seconds under `key`; 0 if there is none."""
         value = self.metadata.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return 0.0
-        return float(value) if abs(value) < ENDLESS else 0.0
+        return float(value)
 
     @property
     def code(self) -> int | None:
         """The exit code, if there is one."""
         value = self.metadata.get("exit_code")
-        return value if type(value) is int and abs(value) <= MOST else None
+        return value if type(value) is int else None

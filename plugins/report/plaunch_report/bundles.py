@@ -1,7 +1,7 @@
 """Reading the events and the report of a failure bundle, which is untrusted input.
 
-No file is unpacked under a name from the bundle. A bundle that plaunch cannot have written is
-refused as a whole.
+No file is unpacked under a name from the bundle. A bundle with a file that plaunch would not write
+is rejected.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SUFFIX = ".zip"
-MOST_FILES = 10_000
-MOST_BYTES = 256 << 20  # of all files in a bundle, and of the bundle
+MAX_FILES = 10_000
+MAX_BYTES = 256 << 20  # of all files in a bundle, and of the bundle
 _EVENTS, _REPORT = "events.jsonl", "report.txt"
-_MOST_REPORT = 4 << 20  # bytes
+_MAX_REPORT = 4 << 20  # bytes
 _SLICE = 1 << 20
 _IS_ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -41,7 +41,7 @@ class Bundle(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(path: str, most_bytes: int = MOST_BYTES) -> Iterator[Bundle]:
+def open_bundle(path: str, max_bytes: int = MAX_BYTES) -> Iterator[Bundle]:
     """Read a bundle; its folder of events exists until the end of the block.
 
     Raises:
@@ -49,7 +49,7 @@ def opened(path: str, most_bytes: int = MOST_BYTES) -> Iterator[Bundle]:
     """
     with tempfile.TemporaryDirectory(prefix="plaunch_report_") as folder:
         try:
-            bundle = _read(path, folder, most_bytes)
+            bundle = _read(path, folder, max_bytes)
         except (
             OSError,
             RuntimeError,
@@ -67,12 +67,12 @@ def opened(path: str, most_bytes: int = MOST_BYTES) -> Iterator[Bundle]:
         yield bundle
 
 
-def _read(path: str, folder: str, most_bytes: int) -> Bundle:
+def _read(path: str, folder: str, max_bytes: int) -> Bundle:
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > most_bytes:
+        if os.fstat(file.fileno()).st_size > max_bytes:
             raise ValueError("it is too large")
         with zipfile.ZipFile(file) as archive:
-            found = _check(archive, most_bytes)
+            found = _check(archive, max_bytes)
             has_events = bool(found.get(_EVENTS) and found[_EVENTS].file_size)
             if has_events:
                 _copy(archive, found[_EVENTS], os.path.join(folder, _EVENTS))
@@ -80,17 +80,17 @@ def _read(path: str, folder: str, most_bytes: int) -> Bundle:
     return Bundle(folder if has_events else "", report)
 
 
-def _check(archive: zipfile.ZipFile, most_bytes: int) -> dict[str, zipfile.ZipInfo]:
+def _check(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
     """Return the files by name.
 
     Raises:
-        ValueError: plaunch cannot have written one of them.
+        ValueError: plaunch would not write one of them.
     """
     infos = archive.infolist()
-    if len(infos) > MOST_FILES:
+    if len(infos) > MAX_FILES:
         raise ValueError(f"it has {len(infos)} files")
-    if sum(info.file_size for info in infos) > most_bytes:
-        raise ValueError(f"its files have more than {most_bytes >> 20} MiB")
+    if sum(info.file_size for info in infos) > max_bytes:
+        raise ValueError(f"its files have more than {max_bytes >> 20} MiB")
     found: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name = info.filename
@@ -114,5 +114,5 @@ def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
 
 def _read_text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
     with archive.open(info) as source:
-        text = source.read(_MOST_REPORT).decode(errors="replace")
+        text = source.read(_MAX_REPORT).decode(errors="replace")
     return "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)

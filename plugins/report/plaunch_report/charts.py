@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch_events import describe_seconds
 
 if TYPE_CHECKING:
-    from plaunch_report.facts import Story, WorkerLife
+    from plaunch_report.facts import LaunchSummary, WorkerLife
 
 PHASES = {
     "starting": ("starting", "#7fb2e5"),
@@ -39,10 +39,10 @@ MARKS = {
     "request": ("request", "triangle", "#5b2a86", "\u25b2", 0.35),
     "killed": ("killed", "square", "#000000", "\u25a0", 0.5),
 }
-MOST_LIVES = 50_000  # workers that are drawn; the failed ones first
-_MOST_TEXT = 300  # characters of a tooltip
-_MOST_LABELS = 40  # of nodes
-_MOST_RANKS = 3  # in the label of a worker's row; a worker may have another rank in each round
+MAX_LIVES = 50_000  # workers that are drawn; the failed ones first
+_MAX_TEXT = 300  # characters of a tooltip
+_MAX_LABELS = 40  # of nodes
+_MAX_RANKS = 3  # in the label of a worker's row; a worker may have another rank in each round
 _LINE = 12.0  # pixels of a line of text
 _WORKERS_IN_FULL = 64  # workers with a row as high as a node's
 
@@ -57,8 +57,8 @@ class _Rows:
     total: float
 
     @staticmethod
-    def of(story: Story) -> _Rows:
-        workers = _workers_by_node(story)
+    def of(summary: LaunchSummary) -> _Rows:
+        workers = _workers_by_node(summary)
         height = min(1.0, _WORKERS_IN_FULL / max(sum(workers), 1))
         tops, total = [], 0.0
         for count in workers:
@@ -71,7 +71,7 @@ class _Rows:
         return top + 0.1 * self.worker, top + 0.9 * self.worker
 
 
-def create_charts(story: Story) -> dict[str, dict[str, Any]]:
+def create_charts(summary: LaunchSummary) -> dict[str, dict[str, Any]]:
     """Create the charts, by the id of their element, for `Bokeh.embed_item`.
 
     They share their time axis, so they are panned together.
@@ -80,31 +80,31 @@ def create_charts(story: Story) -> dict[str, dict[str, Any]]:
     from bokeh.layouts import column
     from bokeh.models import Range1d
 
-    length = max(story.duration, 1e-3)
+    length = max(summary.duration, 1e-3)
     x_range = Range1d(-0.01 * length, 1.01 * length, bounds=(-0.1 * length, 1.1 * length))
     layout = column(
-        _create_timeline(story, x_range),
-        _create_world(story, x_range),
+        _create_timeline(summary, x_range),
+        _create_world(summary, x_range),
         sizing_mode="stretch_width",
     )
     return {"charts": dict(json_item(layout, "charts"))}
 
 
-def _create_timeline(story: Story, x_range: Any) -> Any:
+def _create_timeline(summary: LaunchSummary, x_range: Any) -> Any:
     from bokeh.models import FixedTicker, Range1d
 
-    rows = _Rows.of(story)
+    rows = _Rows.of(summary)
     plot = _create_plot(
-        story,
+        summary,
         height=int(min(max(22 * rows.total + 90, 180), 1100)),
         x_range=x_range,
         y_range=Range1d(rows.total, -0.4),
         title="What nodes and workers did",
     )
-    _draw_spans(plot, story, rows)
-    _draw_lives(plot, story, rows)
-    _draw_marks(plot, story, rows)
-    labels = _create_labels(story, rows, plot.height / (rows.total + 0.4))
+    _draw_spans(plot, summary, rows)
+    _draw_lives(plot, summary, rows)
+    _draw_marks(plot, summary, rows)
+    labels = _create_labels(summary, rows, plot.height / (rows.total + 0.4))
     plot.yaxis.ticker = FixedTicker(ticks=list(labels))
     plot.yaxis.major_label_overrides = labels
     plot.min_border_left = 50 + 6 * max(map(len, labels.values()))
@@ -112,51 +112,51 @@ def _create_timeline(story: Story, x_range: Any) -> Any:
     return plot
 
 
-def _create_labels(story: Story, rows: _Rows, height: float) -> dict[float, str]:
+def _create_labels(summary: LaunchSummary, rows: _Rows, height: float) -> dict[float, str]:
     """Create the labels of the rows, by position: nodes, and the ranks of their workers.
 
     Args:
-        story: the story.
+        summary: the summary.
         rows: the layout.
         height: the height of a node's row, in pixels. If the rows of workers are too low for a line
             of text, the label of the node has all ranks.
     """
     ranks: dict[int, dict[int, list[int]]] = {}  # by node and local rank, in order of time
-    for life in sorted(story.lives, key=lambda life: life.begin):
+    for life in sorted(summary.lives, key=lambda life: life.begin):
         known = ranks.setdefault(life.node, {}).setdefault(max(life.local_rank, 0), [])
         if life.global_rank not in known:
             known.append(life.global_rank)
     has_lines = height * rows.worker >= _LINE
     labels = {}
-    for index in range(0, len(story.nodes), -(-len(story.nodes) // _MOST_LABELS)):
+    for index in range(0, len(summary.nodes), -(-len(summary.nodes) // _MAX_LABELS)):
         there = ranks.get(index, {})
-        name = _label(story.nodes[index].label)
+        name = _label(summary.nodes[index].label)
         if there and not has_lines:
             every = [rank for known in there.values() for rank in known]
             name = f"{name}: ranks {min(every)}-{max(every)}"
         labels[rows.tops[index] + rows.node / 2] = name
         for local_rank, known in there.items() if has_lines else ():
             top = rows.tops[index] + rows.node + local_rank * rows.worker
-            more = ", ..." if len(known) > _MOST_RANKS else ""
+            more = ", ..." if len(known) > _MAX_RANKS else ""
             word = "rank" if len(known) == 1 else "ranks"
-            shown = ", ".join(map(str, known[:_MOST_RANKS]))
+            shown = ", ".join(map(str, known[:_MAX_RANKS]))
             labels[top + rows.worker / 2] = f"{word} {shown}{more}"
     return labels
 
 
-def _create_world(story: Story, x_range: Any) -> Any:
+def _create_world(summary: LaunchSummary, x_range: Any) -> Any:
     from bokeh.models import Range1d
 
-    most = max((item.world_size for item in story.rounds), default=0)
+    most = max((item.world_size for item in summary.rounds), default=0)
     plot = _create_plot(
-        story,
+        summary,
         height=180,
         x_range=x_range,
         y_range=Range1d(0, 1.15 * max(most, 1)),
         title="Workers that trained",
     )
-    there = [item for item in story.rounds if item.trains_from is not None]
-    ends = [story.duration if item.trains_until is None else item.trains_until for item in there]
+    there = [item for item in summary.rounds if item.trains_from is not None]
+    ends = [summary.duration if item.trains_until is None else item.trains_until for item in there]
     renderer = plot.quad(
         left="begin",
         right="end",
@@ -179,7 +179,7 @@ def _create_world(story: Story, x_range: Any) -> Any:
     return plot
 
 
-def _create_plot(story: Story, **arguments: Any) -> Any:
+def _create_plot(summary: LaunchSummary, **arguments: Any) -> Any:
     from bokeh.models import NumeralTickFormatter
     from bokeh.plotting import figure
 
@@ -188,7 +188,7 @@ def _create_plot(story: Story, **arguments: Any) -> Any:
         active_drag="xpan",
         active_scroll=None,
         sizing_mode="stretch_width",
-        min_border_left=50 + 6 * max(len(_label(node.label)) for node in story.nodes),
+        min_border_left=50 + 6 * max(len(_label(node.label)) for node in summary.nodes),
         min_border_right=20,
         output_backend="canvas",
         **arguments,
@@ -211,10 +211,10 @@ def _create_plot(story: Story, **arguments: Any) -> Any:
     return plot
 
 
-def _draw_spans(plot: Any, story: Story, rows: _Rows) -> None:
+def _draw_spans(plot: Any, summary: LaunchSummary, rows: _Rows) -> None:
     renderers = []
     for phase, (words, color) in PHASES.items():
-        spans = [span for span in story.spans if span.phase == phase]
+        spans = [span for span in summary.spans if span.phase == phase]
         if not spans:
             continue
         source = {
@@ -223,7 +223,7 @@ def _draw_spans(plot: Any, story: Story, rows: _Rows) -> None:
             "top": [rows.tops[span.node] for span in spans],
             "bottom": [rows.tops[span.node] + rows.node for span in spans],
             "text": [
-                f"{story.nodes[span.node].label}: {words} for "
+                f"{summary.nodes[span.node].label}: {words} for "
                 f"{describe_seconds(span.end - span.begin)}"
                 for span in spans
             ],
@@ -232,15 +232,15 @@ def _draw_spans(plot: Any, story: Story, rows: _Rows) -> None:
     _add_hover(plot, renderers)
 
 
-def _draw_lives(plot: Any, story: Story, rows: _Rows) -> None:
+def _draw_lives(plot: Any, summary: LaunchSummary, rows: _Rows) -> None:
     renderers = []
-    lives = sorted(story.lives, key=lambda life: life.fate != "failed")[:MOST_LIVES]
+    lives = sorted(summary.lives, key=lambda life: life.fate != "failed")[:MAX_LIVES]
     for fate, (words, color) in FATES.items():
         there = [life for life in lives if life.fate == fate]
         if not there:
             continue
         places = [rows.of_life(life) for life in there]
-        ends = [story.nodes[life.node].end if life.end is None else life.end for life in there]
+        ends = [summary.nodes[life.node].end if life.end is None else life.end for life in there]
         source = {
             "left": [life.begin for life in there],
             "right": ends,
@@ -265,14 +265,14 @@ def _draw_boxes(plot: Any, source: dict[str, Any], color: str) -> Any:
     )
 
 
-def _draw_marks(plot: Any, story: Story, rows: _Rows) -> None:
+def _draw_marks(plot: Any, summary: LaunchSummary, rows: _Rows) -> None:
     places: dict[str, list[tuple[float, float, str]]] = {kind: [] for kind in MARKS}
-    for life in story.lives:
-        if life.fate == "failed" and life.end is not None and len(places["failure"]) < MOST_LIVES:
+    for life in summary.lives:
+        if life.fate == "failed" and life.end is not None and len(places["failure"]) < MAX_LIVES:
             top, bottom = rows.of_life(life)
             text = _describe_life(life, "failed")
             places["failure"].append((life.end, (top + bottom) / 2, text))
-    for mark in story.marks:
+    for mark in summary.marks:
         down = MARKS[mark.kind][4] * rows.node
         places[mark.kind].append((mark.time, rows.tops[mark.node] + down, mark.text))
     renderers = []
@@ -314,10 +314,10 @@ def _describe_life(life: WorkerLife, words: str) -> str:
     return f"rank {life.global_rank} (pid {life.pid}), round {life.round}: {words}{lasted}{how}"
 
 
-def _workers_by_node(story: Story) -> list[int]:
+def _workers_by_node(summary: LaunchSummary) -> list[int]:
     """The number of worker rows of each node."""
-    counts = [0] * len(story.nodes)
-    for life in story.lives:
+    counts = [0] * len(summary.nodes)
+    for life in summary.lives:
         counts[life.node] = max(counts[life.node], life.local_rank + 1)
     return counts
 
@@ -327,5 +327,5 @@ def _label(text: str) -> str:
     return _cut(text.replace("$", ""), 24)
 
 
-def _cut(text: str, most: int = _MOST_TEXT) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _cut(text: str, max_chars: int = _MAX_TEXT) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_report import bundles
+from plaunch_report.event_files import read_folders
 from plaunch_report.launches import choose_launch, choose_run
 from plaunch_report.page import create_table
-from plaunch_report.reading import read_folders
-from plaunch_report.story import StoryBuilder
+from plaunch_report.summary import SummaryBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from plaunch_report.facts import Story
+    from plaunch_report.facts import LaunchSummary
 
 _NEEDED = ("bokeh", "jinja2")
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Write a report; return the exit code."""
     options = _create_parser().parse_args(argv)
     try:
-        _make(options)
+        _write_report(options)
     except PlaunchError as error:
         print(f"plaunch-report: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -80,7 +80,7 @@ def _create_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _make(options: argparse.Namespace) -> None:
+def _write_report(options: argparse.Namespace) -> None:
     folders: dict[str, str] = {}  # the folders to read, and the paths that they are from
     reports = []  # the reports of bundles without events
     with contextlib.ExitStack() as stack:
@@ -88,7 +88,7 @@ def _make(options: argparse.Namespace) -> None:
             if not (path.endswith(bundles.SUFFIX) and os.path.isfile(path)):
                 folders[path] = path
                 continue
-            bundle = stack.enter_context(bundles.opened(path))
+            bundle = stack.enter_context(bundles.open_bundle(path))
             if bundle.folder:
                 folders[bundle.folder] = path
             elif options.json or len(options.paths) > 1:
@@ -99,35 +99,35 @@ def _make(options: argparse.Namespace) -> None:
             _write(options.output or "-", reports)
             return
         try:
-            _make_of_folders([*folders], options)
+            _report_on_folders([*folders], options)
         except UsageError as error:
             for folder, path in folders.items():
                 error.args = (str(error).replace(repr(folder), repr(path)),)
             raise
 
 
-def _make_of_folders(folders: Sequence[str], options: argparse.Namespace) -> None:
-    reading = read_folders(folders)
-    run = choose_run(reading.agents, options.run_id)
+def _report_on_folders(folders: Sequence[str], options: argparse.Namespace) -> None:
+    event_files = read_folders(folders)
+    run = choose_run(event_files.agents, options.run_id)
     agents, launch, launches = choose_launch(run, options.launch)
-    builder = StoryBuilder(agents, reading, launch, launches)
-    story = builder.create_story()
+    builder = SummaryBuilder(agents, event_files, launch, launches)
+    summary = builder.create_summary()
     if options.json:
-        _write(options.output or "-", _as_json(story))
+        _write(options.output or "-", _as_json(summary))
         return
     _check_libraries()
     from plaunch_report.page import create_page  # loads the libraries
 
     output = options.output or "report.html"
-    _write(output, create_page(story, create_table(reading, builder)))
+    _write(output, create_page(summary, create_table(event_files, builder)))
     if output != "-":
-        nodes = "1 node" if len(story.nodes) == 1 else f"{len(story.nodes)} nodes"
-        _write("-", [f"{output}: run {story.run_id!r} on {nodes}, outcome {story.outcome!r}\n"])
+        nodes = "1 node" if len(summary.nodes) == 1 else f"{len(summary.nodes)} nodes"
+        _write("-", [f"{output}: run {summary.run_id!r} on {nodes}, outcome {summary.outcome!r}\n"])
 
 
-def _as_json(story: Story) -> Iterator[str]:
+def _as_json(summary: LaunchSummary) -> Iterator[str]:
     """The facts as JSON, in pieces; the version increases when a key changes its meaning."""
-    facts = {"version": 2, **_fields_of(story)}
+    facts = {"version": 2, **_fields_of(summary)}
     yield from json.JSONEncoder(indent=1, default=_fields_of).iterencode(facts)
     yield "\n"
 

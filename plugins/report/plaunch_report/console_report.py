@@ -1,7 +1,7 @@
 """The message about a failed job on the launcher's console.
 
-It is shorter than the failure report, the text of the exception: a headline, what the console has
-not shown before, and the files to read. The exception's text is complete.
+It is shorter than the failure report, which is the text of the exception: a headline, what the
+console has not shown yet, and the paths of log files.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from plaunch_events import worker_state
+
 
 @dataclass
 class PhaseSpan:
@@ -37,9 +39,7 @@ class WorkerLife:
         """How it ended: succeeded, failed, stopped (by its agent), or unknown."""
         if self.exit_code is None:
             return "unknown"
-        if self.stopped:
-            return "stopped"
-        return "succeeded" if self.exit_code == 0 else "failed"
+        return worker_state({"exit_code": self.exit_code, "stopped": self.stopped})
 
 
 @dataclass
@@ -57,10 +57,10 @@ class ReportedFailure:
     pid: int
     exit_code: int | None
     signal: str
-    message: str
-    error_file: str
-    last_lines: str
-    is_first: bool
+    message: str = ""
+    error_file: str = ""
+    last_lines: str = ""
+    is_first: bool = False
     headline: str = ""
     place: str = ""
     told_by: list[int] = field(default_factory=list)
@@ -143,7 +143,7 @@ class NodeSummary:
 
 
 @dataclass
-class Story:
+class LaunchSummary:
     """Everything about one launch of a job."""
 
     run_id: str

@@ -35,7 +35,7 @@ _FAULT_HANDLER = "Fatal Python error: "
 _TERMINAL_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 )
-# Including eight-bit control characters, which some terminals obey, and bidirectional ones.
+# Including eight-bit control characters, which some terminals interpret, and bidirectional ones.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]"
 )
@@ -96,8 +96,8 @@ def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]
 
 
 def explain_launcher(failure: ProcessFailure) -> list[str]:
-    """The error of a launcher that failed itself, below a header."""
-    return block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
+    """The error of a launcher that failed, below a header."""
+    return block("its error:", failure.text.splitlines(), MAX_TRACEBACK_LINES)
 
 
 def explain(failure: ProcessFailure) -> list[str]:
@@ -120,7 +120,7 @@ def explain(failure: ProcessFailure) -> list[str]:
     if failure.last_lines:
         return lines + block("last lines of its stderr:", failure.last_lines, MAX_STDERR_LINES)
     if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
-        return [*lines, "  What it wrote to stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
+        return [*lines, "  Its output on stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
     return [*lines, "  It wrote nothing to stderr."]
 
 
@@ -131,7 +131,7 @@ def hints(failure: ProcessFailure, early_ends: Sequence[str] = ()) -> Iterator[s
         yield "a worker that ends before the others closes its connections to them"
     elif consequence:
         what = "was gone" if consequence.is_gone else "did not answer in time"
-        yield f"a peer {what}: of what is known here, nothing else failed"
+        yield f"a peer {what}; no other failure is known"
     if failure.has_reply:
         return
     if failure.exitcode == -signal.SIGKILL and not failure.oom_killed:
@@ -195,7 +195,7 @@ def _short_exit(exitcode: int) -> str:
 
 
 def summarize(failure: ProcessFailure) -> str:
-    """One line about the cause: the exception, else the last thing that was written to stderr."""
+    """One line about the cause: the exception, else the last line on stderr."""
     if failure.is_consequence:
         return clean(failure.headline)
     text = failure.raised.text
@@ -207,13 +207,13 @@ def summarize(failure: ProcessFailure) -> str:
 
 
 def block(header: str, lines: Sequence[str], limit: int) -> list[str]:
-    """`lines`, indented below a header; of too many, what `shorten` keeps."""
+    """Format lines, indented below a header; more than `limit` lines are shortened."""
     shown = shorten([clean(line) for line in lines], limit)
     return [f"  {header}", *(f"    {line}".rstrip() for line in shown)]
 
 
 def clean(line: str) -> str:
-    """What a terminal would show of one line: no colours, and the last state of a progress bar."""
+    """Return a line as a terminal shows it, without colours; of a progress bar, its last state."""
     visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
     return _CONTROL.sub(lambda match: _escape(match.group()), visible)
 
@@ -223,11 +223,11 @@ def _escape(char: str) -> str:
 
 
 def describe_time(timestamp: float, form: str) -> str:
-    """A time on this host's clock; of a number that is none, that it is not known."""
+    """Format a timestamp in this host's time zone; "an unknown time" if it is out of range."""
     from datetime import datetime  # failures only
 
     try:
-        # The first and the last day of all have no other zone.
+        # `astimezone` fails for the first and the last representable day.
         return f"{datetime.fromtimestamp(timestamp).astimezone():{form}}"
     except (ValueError, OverflowError, OSError):
         return "an unknown time"

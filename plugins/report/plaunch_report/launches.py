@@ -1,8 +1,9 @@
 """Grouping agents by launch, and putting those of a launch on one time axis.
 
-Agents of a launch met in a round, or ran at the same time. Within an agent, the monotonic clock is
-used, because it is never set. Agents are aligned by the rounds that they formed together: all of
-them see a round complete at about the same time. Agents of one host have the same clock.
+Agents belong to the same launch if they joined the same round, or ran at the same time. The times
+of one agent are on its monotonic clock, which is never adjusted. The clocks of two agents are
+aligned by the rounds that both joined: all nodes see a round complete at about the same time.
+Agents on one host share a clock.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from plaunch.errors import UsageError
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent, EventRecord
 
-Meeting = tuple[int, str, int]
+RoundKey = tuple[int, str, int]
 _SAME = 0.2  # seconds; agents with one host name and a smaller difference share a clock
 NOTABLE_SKEW = 0.5  # seconds; larger differences of clocks are noted in the report
 
 
-def meeting_of(record: EventRecord) -> Meeting:
-    """The values that are equal in the `rendezvous.completed` of all agents of a round."""
+def round_key(record: EventRecord) -> RoundKey:
+    """Identifies a round: what all its agents have in `rendezvous.completed`."""
     return record.number("round"), record.text("master_addr"), record.number("master_port")
 
 
@@ -69,14 +70,14 @@ def split_launches(agents: list[Agent]) -> list[list[Agent]]:
             index = root[index]
         return index
 
-    for meeting in _meetings(agents):
-        for index in meeting[1:]:
-            root[find(index)] = find(meeting[0])
+    for first, *others in _groups_by_round(agents):
+        for index in others:
+            root[find(index)] = find(first)
     groups: dict[int, list[Agent]] = {}
     alone: list[Agent] = []
     for index, agent in enumerate(agents):
         if agent.last("rendezvous.completed") is None:
-            alone.append(agent)  # a spare, or an agent that came too late
+            alone.append(agent)  # a spare, or an agent that was too late for the round
         else:
             groups.setdefault(find(index), []).append(agent)
     launches = sorted(groups.values(), key=_begin)
@@ -89,26 +90,26 @@ def split_launches(agents: list[Agent]) -> list[list[Agent]]:
     return sorted(launches, key=_begin)
 
 
-def _meetings(agents: list[Agent]) -> list[list[int]]:
-    """The groups of agents that met in a round, by index."""
-    came: dict[Meeting, list[tuple[float, int, int]]] = {}
+def _groups_by_round(agents: list[Agent]) -> list[list[int]]:
+    """The agents of each round, by index."""
+    arrivals: dict[RoundKey, list[tuple[float, int, int]]] = {}
     for index, agent in enumerate(agents):
         for record in agent.all("rendezvous.completed"):
             arrival = (record.timestamp, record.number("group_rank"), index)
-            came.setdefault(meeting_of(record), []).append(arrival)
-    meetings = []
-    for arrivals in came.values():
-        # With a fixed port, a later launch has the same address. A repeated rank begins it.
+            arrivals.setdefault(round_key(record), []).append(arrival)
+    groups = []
+    for members in arrivals.values():
+        # With a fixed port, a later launch has the same key; its first rank is a repeated one.
         ranks: set[int] = set()
-        meeting: list[int] = []
-        for _, rank, index in sorted(arrivals):
+        group: list[int] = []
+        for _, rank, index in sorted(members):
             if rank in ranks:
-                meetings.append(meeting)
-                ranks, meeting = set(), []
+                groups.append(group)
+                ranks, group = set(), []
             ranks.add(rank)
-            meeting.append(index)
-        meetings.append(meeting)
-    return meetings
+            group.append(index)
+        groups.append(group)
+    return groups
 
 
 def _begin(launch: list[Agent]) -> float:
@@ -136,12 +137,12 @@ class Clock:
 
 
 def align(agents: list[Agent]) -> list[Clock]:
-    """Return a clock for each agent; the reference is the agent of most rounds."""
+    """Return a clock for each agent; the reference is the agent that joined the most rounds."""
     seen = [_rounds(agent) for agent in agents]
-    by_meeting: dict[Meeting, list[int]] = {}
+    by_round: dict[RoundKey, list[int]] = {}
     for index, rounds in enumerate(seen):
-        for meeting in rounds:
-            by_meeting.setdefault(meeting, []).append(index)
+        for key in rounds:
+            by_round.setdefault(key, []).append(index)
     own = [_own_offset(agent) for agent in agents]
     reference = max(range(len(agents)), key=lambda index: (len(seen[index]), -index))
     offsets = {reference: own[reference]}
@@ -153,13 +154,13 @@ def align(agents: list[Agent]) -> list[Clock]:
             if is_same and other not in offsets:
                 offsets[other] = offsets[known]
                 waiting.append(other)
-        near = {other for meeting in seen[known] for other in by_meeting[meeting]}
+        near = {other for key in seen[known] for other in by_round[key]}
         for other in sorted(near - offsets.keys()):
             shared = seen[known].keys() & seen[other].keys()
-            apart = [seen[known][meeting] - seen[other][meeting] for meeting in shared]
+            apart = [seen[known][key] - seen[other][key] for key in shared]
             offsets[other] = offsets[known] + statistics.median(apart)
             waiting.append(other)
-    # An agent that shared no round with others is placed by its host's date.
+    # An agent that joined no round with others is placed by its host's date.
     clocks = []
     for index in range(len(agents)):
         if index in offsets:
@@ -169,9 +170,9 @@ def align(agents: list[Agent]) -> list[Clock]:
     return clocks
 
 
-def _rounds(agent: Agent) -> dict[Meeting, float]:
+def _rounds(agent: Agent) -> dict[RoundKey, float]:
     return {
-        meeting_of(record): record.monotonic
+        round_key(record): record.monotonic
         for record in agent.all("rendezvous.completed")
         if record.number("group_world_size", 1) > 1
     }

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING
 
 from plaunch_events import describe_seconds
 
-from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_charts
+from plaunch_report.charts import FATES, MARKS, MAX_LIVES, PHASES, create_charts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plaunch_report.agents import EventRecord
-    from plaunch_report.facts import NodeSummary, ReportedFailure, RestartSummary, Story
-    from plaunch_report.reading import Reading
-    from plaunch_report.story import StoryBuilder
+    from plaunch_report.event_files import EventFiles
+    from plaunch_report.facts import LaunchSummary, NodeSummary, ReportedFailure, RestartSummary
+    from plaunch_report.summary import SummaryBuilder
 
-_MOST_FAILURES = 20  # of one attempt, shown in full
-_MOST_NODES = 200  # in the table of nodes
-_MOST_RESTARTS = 200  # in the table of restarts, of all nodes together
-_MOST_LINES = 20_000  # characters of the last lines of a failure
-MOST_EVENTS = 50_000  # normal starts and ends of workers, and later events, are left out first
-_MOST_TEXT = 400  # characters of a value
+_MAX_FAILURES = 20  # of one attempt, shown in full
+_MAX_NODES = 200  # in the table of nodes
+_MAX_RESTARTS = 200  # in the table of restarts, of all nodes together
+_MAX_LINES = 20_000  # characters of the last lines of a failure
+MAX_EVENTS = 50_000  # normal starts and ends of workers, and later events, are left out first
+_MAX_TEXT = 400  # characters of a value
 # Keys of all events, and those with a column in the table.
 _COMMON = frozenset(
     {"run_id", "host", "hostname", "role", "agent_pid", "group_rank", "ranks", "round", "attempt"}
@@ -39,7 +39,7 @@ _COMMON = frozenset(
 )
 
 
-def create_page(story: Story, table: Table) -> Iterator[str]:
+def create_page(summary: LaunchSummary, table: Table) -> Iterator[str]:
     """Create the page, as pieces of text."""
     from bokeh.resources import Resources
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -59,26 +59,26 @@ def create_page(story: Story, table: Table) -> Iterator[str]:
     libraries = Resources(mode="inline", components=["bokeh"]).js_raw
     template = environment.get_template("report.html")
     return template.generate(
-        story=story,
+        summary=summary,
         nonce=secrets.token_urlsafe(16),
         # An end tag inside the library would end its script element.
         libraries=[text.replace("</script", "<\\/script") for text in libraries],
-        charts=create_charts(story),
-        events=_compact(story, table),
+        charts=create_charts(summary),
+        events=_compact(summary, table),
         events_left_out=table.left_out,
-        lives_left_out=max(len(story.lives) - MOST_LIVES, 0),
-        failures=_by_attempt(story),
-        most_failures=_MOST_FAILURES,
-        legend=_legend(story),
+        lives_left_out=max(len(summary.lives) - MAX_LIVES, 0),
+        failures=_by_attempt(summary),
+        most_failures=_MAX_FAILURES,
+        legend=_legend(summary),
         world_sizes=[
-            size for size, _ in itertools.groupby(item.world_size for item in story.rounds)
+            size for size, _ in itertools.groupby(item.world_size for item in summary.rounds)
         ],
-        nodes=_choose_nodes(story),
-        account=_account_of_all(story),
+        nodes=_choose_nodes(summary),
+        account=_account_of_all(summary),
         parts=_PARTS,
-        restarts=_choose_restarts(story),
+        restarts=_choose_restarts(summary),
         restart_parts=_RESTART_PARTS,
-        began=_date(story.began),
+        began=_date(summary.began),
     )
 
 
@@ -102,25 +102,25 @@ _RESTART_PARTS = {
 }
 
 
-def _choose_restarts(story: Story) -> list[RestartSummary]:
+def _choose_restarts(summary: LaunchSummary) -> list[RestartSummary]:
     """The restarts in order of rounds; if there are too many, only the longest."""
-    longest = sorted(story.restarts, key=lambda restart: -restart.seconds["total"])
-    return sorted(longest[:_MOST_RESTARTS], key=lambda restart: (restart.round, restart.node))
+    longest = sorted(summary.restarts, key=lambda restart: -restart.seconds["total"])
+    return sorted(longest[:_MAX_RESTARTS], key=lambda restart: (restart.round, restart.node))
 
 
-def _choose_nodes(story: Story) -> list[NodeSummary]:
+def _choose_nodes(summary: LaunchSummary) -> list[NodeSummary]:
     """The nodes; if there are too many, first those with another outcome than the job."""
-    if len(story.nodes) <= _MOST_NODES:
-        return story.nodes
-    order = sorted(story.nodes, key=lambda node: node.outcome == story.outcome)
-    return order[:_MOST_NODES]
+    if len(summary.nodes) <= _MAX_NODES:
+        return summary.nodes
+    order = sorted(summary.nodes, key=lambda node: node.outcome == summary.outcome)
+    return order[:_MAX_NODES]
 
 
-def _legend(story: Story) -> list[tuple[str, str, str]]:
+def _legend(summary: LaunchSummary) -> list[tuple[str, str, str]]:
     """The entries of the legend: words, color, and a character (a box if it is empty)."""
-    phases = {span.phase for span in story.spans}
-    fates = {life.fate for life in story.lives}
-    marks = {mark.kind for mark in story.marks} | ({"failure"} if "failed" in fates else set())
+    phases = {span.phase for span in summary.spans}
+    fates = {life.fate for life in summary.lives}
+    marks = {mark.kind for mark in summary.marks} | ({"failure"} if "failed" in fates else set())
     return [
         *((words, color, "") for name, (words, color) in PHASES.items() if name in phases),
         *(
@@ -136,31 +136,31 @@ def _legend(story: Story) -> list[tuple[str, str, str]]:
     ]
 
 
-def _account_of_all(story: Story) -> dict[str, float]:
+def _account_of_all(summary: LaunchSummary) -> dict[str, float]:
     """The sum of the seconds of all nodes, by name."""
-    return {name: sum(node.seconds[name] for node in story.nodes) for name in (*_PARTS, "total")}
+    return {name: sum(node.seconds[name] for node in summary.nodes) for name in (*_PARTS, "total")}
 
 
-def _by_attempt(story: Story) -> dict[int, list[ReportedFailure]]:
+def _by_attempt(summary: LaunchSummary) -> dict[int, list[ReportedFailure]]:
     found: dict[int, list[ReportedFailure]] = {}
-    for failure in story.failures:
+    for failure in summary.failures:
         found.setdefault(failure.attempt, []).append(failure)
     return found
 
 
-def _compact(story: Story, table: Table) -> dict[str, object]:
+def _compact(summary: LaunchSummary, table: Table) -> dict[str, object]:
     """The table of events for the page's script, with each name once and a list for each row."""
     names: dict[str, int] = {}
     rows = [
         [row.time, row.node, row.round, names.setdefault(row.name, len(names)), row.details]
         for row in table.rows
     ]
-    return {"nodes": [node.label for node in story.nodes], "names": list(names), "rows": rows}
+    return {"nodes": [node.label for node in summary.nodes], "names": list(names), "rows": rows}
 
 
 def _cut_lines(text: str) -> str:
     """The text, cut to its end if it is very long."""
-    return text if len(text) <= _MOST_LINES else "...\n" + text[-_MOST_LINES:]
+    return text if len(text) <= _MAX_LINES else "...\n" + text[-_MAX_LINES:]
 
 
 def _date(seconds: float) -> str:
@@ -199,19 +199,21 @@ class Table:
     left_out: int
 
 
-def create_table(reading: Reading, builder: StoryBuilder, most: int = MOST_EVENTS) -> Table:
-    """Read the events of all nodes again, and keep the `most` important ones."""
+def create_table(
+    event_files: EventFiles, builder: SummaryBuilder, max_events: int = MAX_EVENTS
+) -> Table:
+    """Read the events of all nodes again, and keep the `max_events` most important ones."""
     nodes = {id(agent): node for node, agent in enumerate(builder.agents)}
     kept: list[tuple[tuple[float, ...], Row]] = []  # a heap with the least important on top
     count = 0
-    for agent, record in reading.records():
+    for agent, record in event_files.records():
         node = nodes.get(id(agent))
         if node is None:
             continue
         count += 1
         now = builder.time(node, record)
         place = (-float(_is_routine(record)), -now, -float(node), -float(count))
-        if len(kept) < most:
+        if len(kept) < max_events:
             heapq.heappush(kept, (place, _row(now, node, record)))
         elif place > kept[0][0]:
             heapq.heapreplace(kept, (place, _row(now, node, record)))
@@ -236,6 +238,6 @@ def _details(record: EventRecord) -> str:
         if key in _COMMON or value is None or value == "":
             continue
         text = f"{value:.3f}" if isinstance(value, float) else str(value)
-        text = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
+        text = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
         parts.append(f"{key}={text}")
     return " ".join(parts)

@@ -1,4 +1,4 @@
-"""The address of a launcher's status: a port on loopback, unless a host is named too."""
+"""The address of a launcher's status: a port on loopback, or HOST:PORT."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 
 from plaunch.errors import UsageError
 from plaunch.numbers import digits, quote
+from plaunch_network import join_host_port, open_listener, port_owner
 
 LOOPBACK = ("127.0.0.1", "::1")  # the second one on hosts without IPv4
 _BACKLOG = 16
@@ -34,11 +35,6 @@ def parse_address(value: str | int, source: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-def describe_address(host: str, port: int) -> str:
-    """Format an address: `127.0.0.1:9400`, `[::1]:9400`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def listen(host: str, port: int, source: str) -> socket.socket:
     """Create a listening socket, which child processes do not inherit.
 
@@ -53,27 +49,16 @@ def listen(host: str, port: int, source: str) -> socket.socket:
             error = error or problem
             if problem.errno not in _NO_SUCH_ADDRESS:
                 break
-    where = describe_address(host or LOOPBACK[0], port)
+    where = join_host_port(host or LOOPBACK[0], port)
     raise UsageError(f"{source} cannot serve at {where}: {_reason(error, port)}") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        # Ignore connections of an earlier launcher in TIME_WAIT.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # `[::]` means all addresses, whatever the system's default is.
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    family, _, _, _, address = found[0]
+    listener = open_listener(family, str(address[0]), port, _BACKLOG)
+    listener.setblocking(False)
+    return listener
 
 
 def _reason(error: OSError | None, port: int) -> str:
@@ -81,13 +66,11 @@ def _reason(error: OSError | None, port: int) -> str:
         return f"the name has no address ({error.strerror})"
     number = None if error is None else error.errno
     if number == errno.EADDRINUSE:
-        from plaunch_network import port_owner  # for this message
-
         owner = port_owner(port)
         suffix = f" by {owner}" if owner else ""
         return f"the port is taken{suffix}; choose another one, or 0 for any that is free"
     if number == errno.EADDRNOTAVAIL:
         return "this host has no such address"
     if number == errno.EACCES:
-        return "only root may use this port; name one above 1023"
+        return "only root may use this port; choose one above 1023"
     return os.strerror(number) if number else str(error)

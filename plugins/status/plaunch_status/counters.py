@@ -6,15 +6,13 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from plaunch_events import LaunchPhase, worker_state
+from plaunch_events import RESTART_PARTS, LaunchPhase, worker_state
 
 if TYPE_CHECKING:
     from plaunch.events import Event
 
 # Seconds, upper bounds; a rendezvous takes a tenth of a second or hours, training days.
 BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
-# The parts of a restart, in order.
-RESTART_PARTS = ("noticing", "stopping", "waiting", "starting")
 
 
 class Durations:

@@ -19,7 +19,6 @@ def health_page(silent: float, bound: float) -> Page:
     if not silent:
         return Page("ok\n")
     return Page(
-        f"the agent's loop has not reported for {silent:.0f} s; it should have been within "
-        f"{bound:.0f} s\n",
+        f"the agent's loop has not reported for {silent:.0f} s; the limit is {bound:.0f} s\n",
         status=503,
     )

@@ -63,6 +63,11 @@ class StatusExtension:
         self._started = time.time()
         self._servers: list[StatusServer] = []
 
+    @property
+    def urls(self) -> list[str]:
+        """The addresses at which it serves."""
+        return [server.url for server in self._servers]
+
     def start(self, control: Control) -> None:
         """Start to serve at one or two addresses.
 

@@ -35,7 +35,11 @@ _Labels = tuple[str, ...]
 _GAUGES = (
     ("round", "plaunch_round", "Round that this node is in, counted from 0."),
     ("attempt", "plaunch_attempt", "Failures of the job that were followed by a restart."),
-    ("max_restarts", "plaunch_max_restarts", "Failures that are followed by a restart."),
+    (
+        "max_restarts",
+        "plaunch_max_restarts",
+        "Failures that may be followed by a restart.",
+    ),
     ("world_size", "plaunch_world_size", "Workers of the job in this round."),
     ("group_world_size", "plaunch_nodes", "Nodes of the job in this round."),
     ("group_rank", "plaunch_group_rank", "Rank of this node."),
@@ -123,7 +127,7 @@ def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
     )
     yield _counters(
         "plaunch_restart_seconds",
-        "What restarts of this node's workers took, from what happened until all run again.",
+        "Seconds that restarts of this node's workers took, from the cause until all run again.",
         ("part",),
         (((part,), seconds) for part, seconds in counters.restart_seconds.items()),
     )
@@ -198,7 +202,7 @@ def _streams(snapshot: Snapshot, counters: Counters) -> Iterator[Metric]:
     )
     yield _counter(
         "plaunch_tee_dropped_lines",
-        "Lines of output that the console, a sink or the disk could not take.",
+        "Lines of output dropped because the console, a sink or the disk was slow or full.",
         output.dropped_lines,
     )
     yield _counter("plaunch_events", "Events of this agent.", counters.events)

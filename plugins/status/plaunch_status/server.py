@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plaunch_network import ConnectionServer
+from plaunch_network import ConnectionServer, join_host_port
 
-from plaunch_status.address import LOOPBACK, describe_address
+from plaunch_status.address import LOOPBACK
 
 if TYPE_CHECKING:
     import socket
@@ -21,13 +21,13 @@ class StatusServer(ConnectionServer):
     Args:
         listener: a listening socket, which the server closes.
         pages: functions that create the pages, by path; called in the thread of a connection.
-        limits: `most`, `timeout` and `clock` of `ConnectionServer`.
+        options: other arguments of `ConnectionServer`.
     """
 
     def __init__(
-        self, listener: socket.socket, pages: Mapping[str, Callable[[], Page]], **limits: Any
+        self, listener: socket.socket, pages: Mapping[str, Callable[[], Page]], **options: Any
     ) -> None:
-        super().__init__(listener, self._answer_page, name="plaunch-status", **limits)
+        super().__init__(listener, self._answer_page, name="plaunch-status", **options)
         self._pages = pages
         host, port = listener.getsockname()[:2]
         self.host: str = host
@@ -36,7 +36,7 @@ class StatusServer(ConnectionServer):
     @property
     def url(self) -> str:
         """Its address, for messages."""
-        return f"http://{describe_address(self.host, self.port)}"
+        return f"http://{join_host_port(self.host, self.port)}"
 
     def answers_loopback(self, port: int) -> bool:
         """Whether this server answers requests of this host to loopback at `port`."""

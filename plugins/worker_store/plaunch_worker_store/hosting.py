@@ -1,27 +1,43 @@
-"""The store host, from the side of the launcher: a process that serves, or has exited."""
+"""The store host, from the side of the launcher: its process, and the interpreter that runs it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
+import sys
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process import describe_exit, open_pidfd, wait_for_end
+from plaunch.process import describe_exit, is_python, open_pidfd, wait_for_end
 
 from plaunch_worker_store import serving
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
-
-    from plaunch_worker_store.interpreter import Interpreter
+    from collections.abc import Callable, Mapping
 
 _END_TIMEOUT = 2.0  # seconds for the host to end after SIGKILL
 _END_INTERVAL = 0.02  # seconds between two checks where there is no pidfd
 _MAX_OUTPUT = 8 << 10  # bytes of its output that are kept
 _LAST_LINES = 5
+
+# Variables for the workers only, which change how torch, devices or the interpreter behave.
+_DROPPED = ("TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "KMP_", "PLAUNCH_")
+_OF_RANKS = ("RANK", "WORLD_SIZE")
+# Of Python's variables, only those about the module search path are kept.
+_PYTHON = "PYTHON"
+_PYTHON_KEPT = frozenset(
+    ("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE")
+)
+_SET = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    # Disconnected clients are not worth a message.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
 
 
 class StoreHost:
@@ -142,3 +158,43 @@ class StoreHost:
                 self._output = self._output.replace(line, b"")
                 setattr(self, name, True)
         self._output = self._output[-_MAX_OUTPUT:]
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The interpreter of the store host and of the workers.
+
+    Args:
+        python: the program.
+        env: the environment of a worker.
+        folders: the module search path; empty for the interpreter's own.
+    """
+
+    python: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the host."""
+        env = {
+            name: value
+            for name, value in self.env.items()
+            if not name.startswith(_DROPPED)
+            and not name.endswith(_OF_RANKS)
+            and (not name.startswith(_PYTHON) or name in _PYTHON_KEPT)
+        }
+        return {**env, **_SET}
+
+
+def find_interpreter(entrypoint: object, environ: Mapping[str, str]) -> Interpreter:
+    """Return the interpreter that runs `entrypoint`; if unknown, the one that runs scripts."""
+    if isinstance(entrypoint, str):
+        if is_python(entrypoint):
+            return Interpreter(entrypoint, environ)
+        return Interpreter(os.environ.get("PYTHON_EXEC") or sys.executable, environ)
+    from multiprocessing import spawn  # loaded already where functions run
+
+    executable = spawn.get_executable()
+    python = os.fsdecode(executable) if executable else sys.executable
+    # Processes of multiprocessing search modules where this process does.
+    return Interpreter(python, environ, tuple(filter(None, sys.path)))

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from plaunch.agent import StoreRound
 
     from plaunch_worker_store.connection_filter import ConnectionFilter
-    from plaunch_worker_store.hosting import StoreHost
-    from plaunch_worker_store.interpreter import Interpreter
+    from plaunch_worker_store.hosting import Interpreter, StoreHost
     from plaunch_worker_store.loading import TorchWatch
 
 _log = logging.getLogger("plaunch")
@@ -65,7 +64,7 @@ def open_store(store_round: StoreRound) -> TorchStore:
     listener = listen(address, port, nodes=store_round.nodes)
 
     def find() -> Interpreter:
-        from plaunch_worker_store.interpreter import find_interpreter  # if needed
+        from plaunch_worker_store.hosting import find_interpreter  # if needed
 
         return find_interpreter(store_round.entrypoint, store_round.environ)
 
@@ -231,9 +230,7 @@ class TorchStore:
         if self.due() != 0.0 or self._watched_since is None:
             return False
         if self._watch is None:
-            from plaunch_worker_store.loading import (  # not in an empty job
-                TorchWatch,
-            )
+            from plaunch_worker_store.loading import TorchWatch  # not in an empty job
 
             since = self._watched_since
             self._watch = TorchWatch(self._workers[0], began=since, clock=self._clock)
@@ -310,7 +307,7 @@ class TorchStore:
 
     def _use_workers_interpreter(self, own: Interpreter) -> bool:
         """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
-        from plaunch_worker_store.interpreter import Interpreter  # trouble only
+        from plaunch_worker_store.hosting import Interpreter  # trouble only
         from plaunch_worker_store.loading import find_torch
 
         self._searched_at = self._clock()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from plaunch_logs_default.streams.json_lines import (
-    JsonLinesToConsole,
-    JsonMatchesToFile,
-    LineFormat,
-)
+from plaunch_logs_default.streams.json_lines import JsonLinesToConsole, LineFormat
+from plaunch_logs_default.streams.lines import MatchesToFile
 
 from helpers.clock import Clock
 
@@ -78,7 +75,7 @@ def test_matching_lines_are_json_too():
     class File:
         write = written.append
 
-    sink = JsonMatchesToFile(form(), [b"loss"], File())
+    sink = MatchesToFile(form(), [b"loss"], File())
     sink.write(b"epoch 1\nloss 0.3\nepoch 2\nloss")
     sink.close()
     assert messages(written) == ["loss 0.3", "loss"]

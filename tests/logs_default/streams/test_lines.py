@@ -147,7 +147,9 @@ def test_a_prefix_with_the_time_is_made_for_each_piece():
 
 def test_matching_lines_have_the_time_too():
     written = []
-    MatchesToFile(Prefix("${time}|"), [b"loss"], Plain(written.append)).write(b"epoch\nloss 1\n")
+    prefix = Prefix("${time}|")
+    matches = MatchesToFile(prefix.format_lines, [b"loss"], Plain(written.append))
+    matches.write(b"epoch\nloss 1\n")
     stamp, _, text = written[0].partition(b"|")
     assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1\n")
 

@@ -116,6 +116,17 @@ def test_a_sink_that_raises_gets_no_more_lines(writer, log, error):
     assert last == f"{who} lacks lines of the workers' output: 3"
 
 
+@pytest.mark.parametrize("code", [errno.EPIPE, errno.ENOSPC])
+def test_a_lost_line_in_pieces_counts_once(writer, log, code):
+    """`python -u`, as torchrun starts it, writes each argument of `print` by itself."""
+    behind = writer(Failing(*[OSError(code, "x")] * 4))
+    for number, piece in enumerate((b"one", b" ", b"1", b"\n"), 1):
+        behind.put(piece)
+        wait_until(lambda number=number: not behind.waiting_bytes, f"piece {number}")
+    behind.close(BOUND)
+    assert behind.missing_lines == 1
+
+
 def test_a_sink_with_a_full_disk_is_tried_again(writer, log):
     sink = Failing(OSError(errno.ENOSPC, "full"))
     behind = writer(sink)

@@ -6,8 +6,12 @@ import struct
 import termios
 
 import pytest
-from plaunch_logs_default.streams.descriptors import copy_size, open_terminal
-from plaunch_logs_default.streams.sinks import SIZE_INTERVAL, WindowSizeSync
+from plaunch_logs_default.streams.terminal import (
+    SIZE_INTERVAL,
+    WindowSizeSync,
+    copy_size,
+    open_terminal,
+)
 
 
 def set_size(fd, rows, columns):
@@ -63,7 +67,7 @@ def test_what_is_not_a_terminal_cannot_be_copied():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_size_is_looked_at_when_the_worker_writes_but_not_too_often(terminal, ends):
+def test_the_size_is_checked_when_the_worker_writes_but_not_too_often(terminal, ends):
     now = 100.0
     keeper = WindowSizeSync(terminal, ends[0], clock=lambda: now)
     set_size(terminal, 50, 200)

@@ -10,13 +10,14 @@ import queue
 import threading
 import zipfile
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from plaunch.agent import RunResult, WorkerState
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
-from plaunch_report.failure_bundle import bundle, commands, system
+from plaunch_report.failure_bundle import bundle
 from plaunch_report.failure_bundle.extension import FailureBundles
 from plaunch_report.failure_bundle.history import (
     FIRST_EVENTS,
@@ -27,13 +28,6 @@ from plaunch_report.failure_bundle.history import (
 from plaunch_report.plugin import plaunch_extensions, read_folder
 
 from helpers.hooks import context_of
-
-
-@pytest.fixture(autouse=True)
-def no_commands(monkeypatch):
-    """Leave out parts that take long and depend on the machine."""
-    monkeypatch.setattr(commands, "_run", lambda words, until: b"said\n")
-    monkeypatch.setattr(system, "_lines", lambda log: [])
 
 
 def event(name, **recorded):
@@ -50,9 +44,15 @@ def failure(rank, message, *, is_first=False, **recorded):
 
 
 def write(folder, failed=None, times=None, **settings):
+    """Write a bundle without parts that take long and depend on the machine."""
     failed = failed or FailedAttempt("job", "train.py", 0, reason="it broke")
+    write_short(failed, context_of(**settings), folder, times)
+
+
+def write_short(failed, context, folder, times=None, run=lambda words, until: b"said\n"):
     times = bundle.BundleTimes(**(times or {}))
-    bundle.write_bundle(failed, context_of(**settings), str(folder), times)
+    parts = partial(bundle.create_parts, run=run, kernel_log=os.devnull)
+    bundle.write_bundle(failed, context, str(folder), times, parts)
 
 
 def read(path):
@@ -72,11 +72,11 @@ def test_a_bundle_is_private_to_its_owner(tmp_path, monkeypatch, umask):
     """From its first byte on, because other users may read the folder."""
     modes = []
 
-    def note(archive, name, data, add=bundle._add):
+    def note(archive, info, data, add=zipfile.ZipFile.writestr):
         modes.extend(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
-        add(archive, name, data)
+        add(archive, info, data)
 
-    monkeypatch.setattr(bundle, "_add", note)
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", note)
     previous = os.umask(umask)
     try:
         write(tmp_path)
@@ -122,9 +122,13 @@ def test_missing_parts_are_listed(tmp_path):
     assert f"\nreport.txt: {len(files['report.txt'])} bytes\n" in contents
 
 
-def test_a_part_that_hangs_is_left_out(tmp_path, monkeypatch, gate):
-    monkeypatch.setattr(commands, "_run", lambda words, until: gate.wait() and b"")
-    write(tmp_path, times={"parts": 0.4})
+def test_a_part_that_hangs_is_left_out(tmp_path, gate):
+    failed = FailedAttempt("job", "train.py", 0)
+
+    def hang(words, until):
+        gate.wait()
+
+    write_short(failed, context_of(), tmp_path, {"parts": 0.4}, hang)
     files = read(tmp_path / "failure-0.zip")
     assert files.keys() == {
         "report.txt",
@@ -264,7 +268,7 @@ def test_the_number_of_kept_events_is_limited():
     ],
 )
 def test_only_failures_have_bundles(tmp_path, which, recorded, expected):
-    extension = FailureBundles(context_of(), str(tmp_path), which)
+    extension = FailureBundles(context_of(), str(tmp_path), which, write_short)
     for one in recorded:
         extension.handle(one)
     extension.stop(None)
@@ -274,9 +278,8 @@ def test_only_failures_have_bundles(tmp_path, which, recorded, expected):
     assert [path.name for path in tmp_path.iterdir()] == expected
 
 
-def test_the_number_of_simultaneous_bundles_is_limited(tmp_path, monkeypatch, logged, gate):
-    monkeypatch.setattr(bundle, "write_bundle", lambda *args: gate.wait())
-    extension = FailureBundles(context_of(), str(tmp_path), "all")
+def test_the_number_of_simultaneous_bundles_is_limited(tmp_path, logged, gate):
+    extension = FailureBundles(context_of(), str(tmp_path), "all", lambda *args: gate.wait())
     for attempt in range(1, 6):
         extension.handle(event("restart", attempt=attempt, cause="failure"))
     extension.handle(event("launcher.finished", attempt=5, outcome="failed"))
@@ -286,10 +289,11 @@ def test_the_number_of_simultaneous_bundles_is_limited(tmp_path, monkeypatch, lo
     assert logged.messages == ["no failure bundle of attempt 4: 4 others are being written"]
 
 
-def test_uncounted_restarts_have_separate_bundles(tmp_path, monkeypatch):
+def test_uncounted_restarts_have_separate_bundles(tmp_path):
     written = queue.Queue()
-    monkeypatch.setattr(bundle, "write_bundle", lambda failed, *_: written.put(failed))
-    extension = FailureBundles(context_of(), str(tmp_path), "all")
+    extension = FailureBundles(
+        context_of(), str(tmp_path), "all", lambda failed, *_: written.put(failed)
+    )
     for attempt, following in ((0, 0), (0, 1), (1, 1)):
         extension.handle(event("workers.started", attempt=attempt))
         extension.handle(event("restart", attempt=following, cause="failure"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch_logs_default.streams.descriptors import StreamsError as StreamsError
+    from plaunch_logs_default.streams.routes import StreamsError as StreamsError
     from plaunch_logs_default.streams.worker_streams import WorkerStreams as WorkerStreams
     from plaunch_logs_default.streams.worker_streams import (
         open_worker_streams as open_worker_streams,
@@ -18,5 +18,5 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
-    {".descriptors": "StreamsError", ".worker_streams": "WorkerStreams open_worker_streams"},
+    {".routes": "StreamsError", ".worker_streams": "WorkerStreams open_worker_streams"},
 )

@@ -12,7 +12,7 @@ from plaunch.process import find_field, list_numbers, read_fds, read_proc, read_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch_logs_default.streams.warning_log import WarningLog
+    from plaunch_logs_default.streams.writer import WarningLog
 
 _GET_PTY_NUMBER = 0x80045430  # ioctl TIOCGPTN
 _MAX_STREAMS = 2  # listed in one message

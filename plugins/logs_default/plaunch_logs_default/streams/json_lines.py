@@ -7,13 +7,13 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from plaunch_logs_default.streams.lines import LINE_MACRO, MAX_LINE, MatchesToFile, encode
+from plaunch_logs_default.streams.lines import LINE_MACRO, MAX_LINE, encode
 from plaunch_logs_default.streams.sinks import ByteSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from plaunch_logs_default.streams.console import Console
+    from plaunch_logs_default.streams.consoles import Console
 
 UTC_MACRO = "${utc}"
 _STREAM_MACRO = "${stream}"
@@ -85,16 +85,3 @@ class JsonLinesToConsole(ByteSink):
         rest, self._rest = self._rest, b""
         if rest:
             self._console.put(self._format(rest.splitlines()), self)
-
-
-class JsonMatchesToFile(MatchesToFile):
-    """Appends the matching lines of one stream to a file, each as JSON; see `MatchesToFile`."""
-
-    def __init__(
-        self, line_format: LineFormat, substrings: Sequence[bytes], file: ByteSink
-    ) -> None:
-        super().__init__(bytes, substrings, file)
-        self._line_format = line_format
-
-    def _format(self, lines: Iterable[bytes]) -> bytes:
-        return self._line_format(lines)

@@ -10,7 +10,7 @@ from plaunch_logs_default.streams.sinks import HOLD, ByteSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from plaunch_logs_default.streams.console import Console
+    from plaunch_logs_default.streams.consoles import Console
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
 TIME_MACRO = "${time}"
@@ -38,6 +38,11 @@ class Prefix:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now))
         return f"{stamp}.{int(now % 1 * 1000):03d}".encode().join(self._parts)
 
+    def format_lines(self, lines: Iterable[bytes]) -> bytes:
+        """The lines, each with the prefix and a line end."""
+        prefix = self()
+        return b"".join(b"%b%b\n" % (prefix, line) for line in lines)
+
 
 def encode(text: str) -> bytes:
     """The bytes of a text that the user gave, which need not be valid UTF-8."""
@@ -52,8 +57,8 @@ class LinesToConsole(ByteSink):
     dropped or changed. Only whole lines are shown; an incomplete line is kept until its end or
     `close`. A bare `\r` at the end of a piece is kept too, since `\n` may follow.
 
-    A terminal shows the current state of a progress bar before its end is known: its `\r` often
-    comes only with the next state.
+    A terminal shows the current state of a progress bar before its `\r` arrives, which often comes
+    only with the next state.
 
     Args:
         make_prefix: makes the prefix, for each piece.
@@ -145,10 +150,10 @@ class LinesToConsole(ByteSink):
 
 
 class MatchesToFile(ByteSink):
-    """Appends the lines of one stream that contain one of the substrings to a file, prefixed.
+    """Appends the lines of one stream that contain one of the substrings to a file.
 
     Args:
-        make_prefix: makes the prefix, for each piece.
+        format_lines: returns the text for some lines, with their prefix or as JSON.
         substrings: the substrings to search for.
         file: may be shared with other streams; it stays open.
         max_line: maximum bytes of an incomplete line to keep.
@@ -156,12 +161,12 @@ class MatchesToFile(ByteSink):
 
     def __init__(
         self,
-        make_prefix: Callable[[], bytes],
+        format_lines: Callable[[Iterable[bytes]], bytes],
         substrings: Sequence[bytes],
         file: ByteSink,
         max_line: int = MAX_LINE,
     ) -> None:
-        self._make_prefix = make_prefix
+        self._format_lines = format_lines
         self._substrings = substrings
         self._file = file
         self._max_line = max_line
@@ -189,11 +194,7 @@ class MatchesToFile(ByteSink):
         # Most pieces have no match: searching the whole piece first is faster.
         if self._matches(text):
             lines = (line for line in text.split(b"\n") if self._matches(line))
-            self._file.write(self._format(lines))
-
-    def _format(self, lines: Iterable[bytes]) -> bytes:
-        prefix = self._make_prefix()
-        return b"".join(b"%b%b\n" % (prefix, line) for line in lines)
+            self._file.write(self._format_lines(lines))
 
     def _matches(self, text: bytes) -> bool:
         return any(substring in text for substring in self._substrings)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch.process import Sink
 
-    from plaunch_logs_default.streams.warning_log import WarningLog
+    from plaunch_logs_default.streams.writer import WarningLog
 
 MEMORY_LIMIT = 1 << 20  # bytes pending for one sink in memory
 LIMIT = 64 << 20  # bytes pending for one sink in memory and on disk
@@ -57,7 +57,7 @@ class LogSinkWriter(OutputWriter):
         """Add `data` to the sink's output; never blocks."""
         with self._changed:
             if self._is_broken:
-                self._lost_lines += data.count(b"\n")
+                self._count_lost(data)
             elif data:
                 self._append(data)
 
@@ -65,9 +65,12 @@ class LogSinkWriter(OutputWriter):
         _call(self._sink.write, data)
         return len(data)
 
-    def _give_up(self, lines: int) -> None:
-        self._lost_lines += lines + self._backlog.count_lines()
-        super()._give_up(lines)
+    def _give_up(self, unwritten: bytes) -> None:
+        self._count_lost(unwritten)
+        if self._backlog.size:
+            self._lost_ends += self._backlog.count_lines()
+            self._lost_in_line = False
+        super()._give_up(unwritten)
 
     def _run(self) -> None:
         super()._run()
@@ -91,8 +94,9 @@ class LogSinkWriter(OutputWriter):
         """Report the output that the sink has not taken, and discard it."""
         with self._changed:
             size = self.waiting_bytes
-            lines = self._chunk.count(b"\n", self._written)
-            self._give_up(lines)  # frees the backlog: the next workers may fill as much
+            self._give_up(
+                self._chunk[self._written :]
+            )  # frees the backlog: the next workers may fill as much
         if size:
             self._warn(f"does not take the rest of its output: {size} bytes")
         elif not self._is_closed:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from plaunch.threads import start_thread
 
-from plaunch_logs_default.streams.descriptors import close_quietly
+from plaunch_logs_default.streams.routes import close_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from plaunch_logs_default.streams.sinks import ByteSink
-    from plaunch_logs_default.streams.warning_log import WarningLog
+    from plaunch_logs_default.streams.writer import WarningLog
 
 READ_SIZE = 256 << 10  # bytes
 # After the workers' end, other processes may have their pipes open. Reading ends after either:
@@ -173,8 +173,8 @@ class Reader:
     Args:
         sources: the sources; those that are not pollable are read when they are due.
         shared: sinks of several sources, closed after them.
-        report_held: called just before sources are closed that other processes may still write to:
-            their labels, by descriptor.
+        report_held: called before the reader closes sources that other processes may still write
+            to, with their labels by descriptor.
         clock: monotonic seconds.
     """
 

@@ -1,21 +1,29 @@
-"""Stdout or stderr of all local ranks: the launcher's descriptor, and the route of each rank."""
+"""Where stdout and stderr of each local rank go, and the pipes and files for that."""
 
 from __future__ import annotations
 
 import enum
+import errno
+import fcntl
 import os
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from plaunch.errors import LogDirectoryError, PlaunchError, PluginError
 from plaunch.values import Record, Value, plain_dataclass
 
-from plaunch_logs_default.streams.console import find_replaced
-from plaunch_logs_default.streams.lines import encode
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.process import LogsDest
+    from plaunch.process import LogsDest, Sink
+
+PIPE_SIZE = 1 << 20  # bytes that a worker can write while the launcher is not scheduled
+
+
+class StreamsError(PlaunchError, OSError):
+    """A pipe or file for a worker's stream cannot be opened: too many descriptors are open."""
 
 
 class RouteKind(enum.Enum):
@@ -112,7 +120,7 @@ class StandardStream(Record):
     fd: int
     file: tuple[int, int] | None
     replaced: TextIO | None
-    filters: Sequence[bytes]
+    filters: Sequence[str]
     filtered_path: str
     routes: Mapping[int, Route]
 
@@ -143,9 +151,8 @@ class StandardStream(Record):
         filtered_path: str = getattr(dest, f"filtered_{name}")
         if filtered_path == os.devnull or filtered_path.startswith(os.devnull + os.sep):
             filtered_path = ""  # torch's spec puts it "below" /dev/null if there are no files
-        substrings = [encode(text) for text in filters]
         return cls(
-            name, fd, _find_file(fd), find_replaced(name, fd), substrings, filtered_path, routes
+            name, fd, _find_file(fd), find_replaced(name, fd), filters, filtered_path, routes
         )
 
     def console_key(self, *, teed: bool) -> object:
@@ -163,3 +170,114 @@ def _find_file(fd: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def find_replaced(name: str, fd: int) -> TextIO | None:
+    """The object that Python code has assigned to `sys.<name>`; None if that writes to `fd`.
+
+    `contextlib.redirect_stdout`, notebooks and tests replace `sys.stdout`. As in torchrun, the teed
+    lines that the launcher shows go to the replacement. What workers write to the console
+    themselves goes to the descriptor.
+
+    None as well if `fd` is not the standard stream of that name. Another standard stream does not
+    count as a replacement: the command line replaces stdout by stderr, so that nothing is printed
+    between the workers' output.
+    """
+    stream: TextIO | None = getattr(sys, name)
+    if stream is None or stream in (sys.__stdout__, sys.__stderr__):
+        return None
+    if fd != {"stdout": 1, "stderr": 2}[name]:
+        return None
+    try:
+        return None if os.path.sameopenfile(stream.fileno(), fd) else stream
+    except (OSError, ValueError, AttributeError):
+        return stream  # `stream` has no descriptor, or `fd` is closed
+
+
+def open_log(path: str, label: str) -> int:
+    """Open the log file at `path` to append to it; `label` names the stream in errors.
+
+    Raises:
+        LogDirectoryError: the file cannot be opened.
+        StreamsError: too many descriptors are open.
+    """
+    try:
+        # O_APPEND: several writers of one file (both streams, or a child) do not overwrite lines.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return above_standard(os.open(path, flags, 0o666))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _too_many(label, error) from error
+        raise LogDirectoryError(
+            f"cannot open {path!r} for {label}: {error.strerror}; check the log directory and its "
+            "permissions"
+        ) from error
+
+
+def open_sink(opens: Callable[[int, str], Sink | None], rank: int, stream: str) -> Sink | None:
+    """Call `open_sink` of a logs spec for a stream; None if it has no sink for it.
+
+    Raises:
+        PlaunchError: raised by the logs spec.
+        PluginError: the logs spec raised another error, or returned an object that is not a sink.
+        StreamsError: too many descriptors are open.
+    """
+    label = f"{stream} of local rank {rank}"
+    try:
+        sink = opens(rank, stream)
+    except PlaunchError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _too_many(label, error) from error
+        raise PluginError(
+            f"the logs spec cannot open a sink for {label}: {type(error).__name__}: {error}"
+        ) from error
+    if sink is None or all(callable(getattr(sink, name, None)) for name in ("write", "close")):
+        return sink
+    raise PluginError(
+        f"the logs spec returned {sink!r} from open_sink for {label}, not an object with write and "
+        "close"
+    )
+
+
+def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:
+    """Open a pipe; return (read end, write end). `is_large`: try to give it `PIPE_SIZE` bytes.
+
+    Raises:
+        StreamsError: too many descriptors are open.
+    """
+    try:
+        read_end, write_end = (above_standard(fd) for fd in os.pipe())
+    except OSError as error:
+        raise _too_many(label, error) from error
+    if is_large and hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):  # above the user's limit: keep the default size
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    return read_end, write_end
+
+
+def above_standard(fd: int) -> int:
+    """Move a new descriptor above 2, so that no worker inherits it as a standard stream.
+
+    The system assigns the number of a standard stream that was closed when the launcher started.
+    """
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def close_quietly(fd: int) -> None:
+    """Close a descriptor, ignoring errors; for one without unwritten data."""
+    with suppress(OSError):
+        os.close(fd)
+
+
+def _too_many(label: str, error: OSError) -> StreamsError:
+    return StreamsError(
+        f"cannot open a pipe or file for {label}: {error.strerror}; raise the limit of open files "
+        "(ulimit -n) or start fewer workers on this host"
+    )

@@ -1,26 +1,26 @@
-"""Sinks for the unchanged bytes of a stream: a file, the console."""
+"""Sinks for the unchanged bytes of a stream: the console, a file, the last lines in memory."""
 
 from __future__ import annotations
 
 import abc
 import os
+import stat
+import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from plaunch_logs_default.streams.descriptors import copy_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch_logs_default.streams.console import Console
-    from plaunch_logs_default.streams.warning_log import WarningLog
+    from plaunch_logs_default.streams.consoles import Console
+    from plaunch_logs_default.streams.writer import WarningLog
 
 HOLD = 0.05  # seconds to hold back an incomplete line
 LONG_HOLD = 0.5  # the same after a long piece, which was probably cut
 LONG_PIECE = 4095  # maximum bytes of a read from a terminal; reads from a pipe may be longer
 MAX_HELD = 64 << 10  # bytes
-SIZE_INTERVAL = 1.0  # seconds between two checks of the window size
+KEPT_LINES = 20  # the last lines of stderr, which usually explain a failure
+KEPT_BYTES = 64 << 10
 
 
 class ByteSink(abc.ABC):
@@ -151,26 +151,66 @@ class FileSink(ByteSink):
             self._log.warn("the end of %r may be missing (%s)", self._path, error.strerror or error)
 
 
-class WindowSizeSync(ByteSink):
-    """Copies the window size of the real terminal to a pseudo-terminal.
+class LastLinesSink(ByteSink):
+    """Keeps the end of a stream in bounded memory; splits it into lines on request."""
 
-    Checked when the worker writes, at most once per `SIZE_INTERVAL`, so that a program that fits
-    its output to the window has the current size for its next line.
-    """
-
-    def __init__(
-        self, like_fd: int, master: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._like_fd = like_fd
-        self._master = master
-        self._clock = clock
-        self._checked_at = clock()
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._data = bytearray()
+        self._size = 0  # of the whole stream
+        self._lock = threading.Lock()  # the reader's thread writes, the agent's reads
 
     def write(self, data: bytes) -> None:
-        """Copy the window size if the last check was `SIZE_INTERVAL` ago."""
-        del data
-        now = self._clock()
-        if now - self._checked_at >= SIZE_INTERVAL:
-            self._checked_at = now
-            with suppress(OSError):  # the real terminal may be gone; its console reports that
-                copy_size(self._like_fd, self._master)
+        """Add the next piece of the stream."""
+        with self._lock:
+            self._data += data[-self._kept_bytes :]
+            self._size += len(data)
+            # Cut at twice the size: then each byte is moved at most once, even with small pieces.
+            if len(self._data) > 2 * self._kept_bytes:
+                del self._data[: -self._kept_bytes]
+
+    def last_lines(self) -> list[str]:
+        """The last lines that were written, oldest first."""
+        with self._lock:
+            data = bytes(self._data[-self._kept_bytes :])
+            is_cut = len(data) < self._size
+        return split_last_lines(data, is_cut=is_cut)
+
+
+def read_last_lines(path: str, start: int = 0) -> list[str]:
+    """The last lines of the file at `path`, from byte `start` on; none if it cannot be read.
+
+    `start` is where this worker's output begins in a file that existed before. Files that are not
+    regular (`/dev/null`, a pipe) have no last lines.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe waits for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", 0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return []
+            start = start if start <= status.st_size else 0  # it was truncated
+            first = max(start, status.st_size - KEPT_BYTES)
+            data = os.pread(file.fileno(), status.st_size - first, first)
+    except OSError:
+        return []  # it is gone or unreadable; the failure is reported without it
+    return split_last_lines(data, is_cut=first > start)
+
+
+def split_last_lines(data: bytes, *, is_cut: bool = False) -> list[str]:
+    r"""The last lines of `data`, at most `KEPT_LINES`, as text; see `plaunch.process.shorten`.
+
+    A progress bar, which overwrites itself with `\r`, is reduced to its last state. Bytes that are
+    not UTF-8 become replacement characters. Trailing empty lines are omitted. `is_cut` means that
+    the first line is incomplete; it is omitted unless it is the only one.
+    """
+    lines = data.rstrip().split(b"\n")
+    if is_cut and len(lines) > 1:
+        del lines[0]
+    last = (line.rstrip().rpartition(b"\r")[2] for line in lines)
+    texts = [line.decode("utf-8", "replace") for line in last]
+    if len(texts) > KEPT_LINES:
+        from plaunch.process import shorten  # only for failures
+
+        texts = shorten(texts, KEPT_LINES)
+    return texts if any(texts) else []

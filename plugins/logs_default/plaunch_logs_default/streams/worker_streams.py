@@ -12,32 +12,31 @@ from typing import TYPE_CHECKING, Any
 from plaunch.process import OutputCounts
 
 from plaunch_logs_default.streams.consoles import Consoles
-from plaunch_logs_default.streams.descriptors import (
+from plaunch_logs_default.streams.reader import FollowedFile, Reader, Source
+from plaunch_logs_default.streams.routes import (
+    Route,
+    RouteKind,
+    StandardStream,
     close_quietly,
     open_log,
     open_pipe,
     open_sink,
-    open_terminal,
+    through_sink,
 )
-from plaunch_logs_default.streams.last_lines import LastLinesSink, read_last_lines
-from plaunch_logs_default.streams.lines import (
-    LINE_MACRO,
-    TIME_MACRO,
-    LinesToConsole,
-    MatchesToFile,
-    Prefix,
+from plaunch_logs_default.streams.sinks import (
+    FileSink,
+    LastLinesSink,
+    RawToConsole,
+    read_last_lines,
 )
-from plaunch_logs_default.streams.reader import FollowedFile, Reader, Source
-from plaunch_logs_default.streams.routes import Route, RouteKind, StandardStream, through_sink
-from plaunch_logs_default.streams.sinks import FileSink, RawToConsole, WindowSizeSync
-from plaunch_logs_default.streams.warning_log import WarningLog
+from plaunch_logs_default.streams.writer import WarningLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from plaunch.process import LogsDest, Sink, Streams
 
-    from plaunch_logs_default.streams.console import Console
+    from plaunch_logs_default.streams.consoles import Console
     from plaunch_logs_default.streams.log_sinks import LogSinkWriter
     from plaunch_logs_default.streams.sinks import ByteSink
     from plaunch_logs_default.streams.writer import OutputWriter
@@ -211,38 +210,43 @@ class WorkerStreams:
                 has no time.
         """
         to_console: Callable[[Console], ByteSink]
-        to_filtered: Callable[[Sequence[bytes], ByteSink], ByteSink]
-        if LINE_MACRO in text:
+        from plaunch_logs_default.streams import lines  # only for teed streams
+
+        if lines.LINE_MACRO in text:
             from plaunch_logs_default.streams import json_lines  # only for --log-format=json
 
             line_format = json_lines.LineFormat(text, stream.name, is_delayed=is_delayed)
             to_console = partial(json_lines.JsonLinesToConsole, line_format)
-            to_filtered = partial(json_lines.JsonMatchesToFile, line_format)
+            format_lines: Callable[[Iterable[bytes]], bytes] = line_format
         else:
-            prefix = Prefix(text.replace(TIME_MACRO, "") if is_delayed else text)
-            to_console = partial(LinesToConsole, prefix)
-            to_filtered = partial(MatchesToFile, prefix)
+            prefix = lines.Prefix(text.replace(lines.TIME_MACRO, "") if is_delayed else text)
+            to_console = partial(lines.LinesToConsole, prefix)
+            format_lines = prefix.format_lines
         if console := self._consoles.open(stream, file, teed=True):
             source.add(to_console(console))
         if stream.filters and stream.filtered_path:
             if stream.name not in self._filtered:
                 fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
                 self._filtered[stream.name] = FileSink(fd, stream.filtered_path, self._log)
-            source.add(to_filtered(stream.filters, self._filtered[stream.name]))
+            substrings = [lines.encode(text) for text in stream.filters]
+            file_sink = self._filtered[stream.name]
+            source.add(lines.MatchesToFile(format_lines, substrings, file_sink))
 
     def _open_source(
         self, stream: StandardStream, route: Route, label: str, *, is_large: bool
     ) -> tuple[Source, int]:
         if route.kind is RouteKind.CAPTURE and route.is_shown and os.isatty(stream.fd):
+            from plaunch_logs_default.streams import terminal  # only with a terminal
+
             try:
-                master, slave = open_terminal(stream.fd)
+                master, slave = terminal.open_terminal(stream.fd)
             except OSError as error:
                 self._log.warn(
                     "no pseudo-terminal for %s (%s): the worker gets a pipe", label, error
                 )
             else:
                 source = Source(master, label, self._log)
-                source.add(WindowSizeSync(stream.fd, master))
+                source.add(terminal.WindowSizeSync(stream.fd, master))
                 return source, slave
         is_large = is_large or route.kind is RouteKind.TEE
         read_end, write_end = open_pipe(label, is_large=is_large)
@@ -296,7 +300,7 @@ class WorkerStreams:
         If another process still has a pipe open, its output is read for a short time only. Waits
         for a slow console or sink as long as it accepts something at least every `timeout` seconds.
         Output that it does not accept is reported, and so are lines that did not fit on a full
-        disk. After `leave_rest`, consoles keep what they have not shown, and are not waited for.
+        disk. After `leave_rest`, does not wait for consoles; they keep their unshown output.
         """
         if self._is_finished:
             return

@@ -1,12 +1,14 @@
-"""Writes output that may block on a thread, so that nothing else waits for it."""
+"""Writes output and warnings that may block on threads, so that nothing else waits for them."""
 
 from __future__ import annotations
 
 import abc
 import errno
+import logging
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.threads import start_thread
@@ -16,7 +18,7 @@ from plaunch_logs_default.streams.backlog import Backlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch_logs_default.streams.warning_log import WarningLog
+logger = logging.getLogger("plaunch")
 
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write after a slow one
@@ -30,8 +32,8 @@ class OutputWriter(abc.ABC):
     """Writes output to a target that may be slow, on its own thread.
 
     Pending output is kept in a `Backlog`. When that is full, the oldest lines are dropped, and a
-    line in their place says how many. If a write fails, this is reported once, and all further
-    output is discarded; only after a full disk it tries again.
+    line in their place says how many. After a failed write, it logs the error once and discards
+    all further output, except if the disk is full: then it continues with the next piece.
 
     Args:
         label: its name in messages.
@@ -67,7 +69,8 @@ class OutputWriter(abc.ABC):
         self._written = 0  # bytes of `_chunk` that are written
         self._noted_drops = 0  # lines dropped by the backlog that the output mentions
         self._has_warned = False  # that the backlog drops lines
-        self._lost_lines = 0  # in failed writes
+        self._lost_ends = 0  # lines lost in failed writes, without the one that is being lost
+        self._lost_in_line = False  # the last lost byte is not a line end
         self._at_line_start = True  # whether the last written byte is a line end
         self._is_broken = False
         self._end_requested_at: float | None = None  # on the clock
@@ -88,7 +91,18 @@ class OutputWriter(abc.ABC):
     @property
     def missing_lines(self) -> int:
         """Lines that will not be written: dropped by the backlog, or lost in failed writes."""
-        return self._backlog.dropped_lines + self._lost_lines
+        return self._backlog.dropped_lines + self.lost_lines
+
+    @property
+    def lost_lines(self) -> int:
+        """Lines that were lost, as a whole or in part, in failed writes."""
+        return self._lost_ends + self._lost_in_line
+
+    def _count_lost(self, data: bytes) -> None:
+        """Count the lines of lost output, which may begin or end inside a line; with the lock."""
+        self._lost_ends += data.count(b"\n")
+        if data:
+            self._lost_in_line = not data.endswith(b"\n")
 
     def _append(self, data: bytes) -> None:
         """Add `data` to the pending output; called with the lock."""
@@ -127,6 +141,7 @@ class OutputWriter(abc.ABC):
             with self._changed:
                 self._written += written
                 if written:
+                    self._lost_ends, self._lost_in_line = self.lost_lines, False
                     self._at_line_start = data[written - 1 : written] == b"\n"
                     self.last_progress = self._clock()
             # Smaller writes to a slow target, so that `close` sees progress.
@@ -162,28 +177,25 @@ class OutputWriter(abc.ABC):
 
     def _handle_error(self, error: OSError) -> None:
         with self._changed:
-            lines = self._chunk.count(b"\n", self._written) or 1
+            unwritten = self._chunk[self._written :]
             self._written = len(self._chunk)
             if error.errno in _DISK_FULL:
-                if not self._lost_lines:
+                if not self.lost_lines:
                     self._warn(
                         f"{self.full} ({os.strerror(error.errno)}): the workers' output is missing "
                         "there until it can"
                     )
-                self._lost_lines += lines
+                self._count_lost(unwritten)
                 return
-            self._give_up(lines)
+            self._give_up(unwritten)
             self._warn(
                 f"cannot be written to any more ({error.strerror or error}): the workers' output "
                 "for it is discarded from now on; the job continues"
             )
 
-    def _give_up(self, lines: int) -> None:
-        """Discard the pending and all further output; called with the lock.
-
-        `lines` is the number of unwritten lines in `_chunk`.
-        """
-        del lines
+    def _give_up(self, unwritten: bytes) -> None:
+        """Discard the unwritten rest of `_chunk` and all other output; called with the lock."""
+        del unwritten
         self._is_broken = True
         self._backlog.clear()
         self._noted_drops = self._backlog.dropped_lines
@@ -240,3 +252,35 @@ class OutputWriter(abc.ABC):
 
     def _warn(self, predicate: str) -> None:
         self._log.warn("%s %s", self.label, predicate)
+
+
+class WarningLog:
+    """Logs warnings without blocking the caller.
+
+    A log handler usually writes to stderr, which may be the console that is blocked. So each
+    warning is logged by a short-lived thread; there are a few per job at most.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._pending: list[Callable[[], None]] = []
+
+    def warn(self, message: str, *args: object) -> None:
+        """Log a warning on another thread."""
+        write = partial(logger.warning, message, *args)
+        thread = threading.Thread(target=write, name="plaunch-warning", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No more threads, or the interpreter is shutting down: `flush` logs it.
+            self._pending.append(write)
+        else:
+            self._threads.append(thread)
+
+    def flush(self, timeout: float) -> None:
+        """Wait until all warnings are logged, at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self._threads:
+            self._threads.pop().join(max(deadline - time.monotonic(), 0.0))
+        while self._pending:
+            self._pending.pop(0)()

@@ -60,6 +60,7 @@ def write_bundle(
     context: PluginContext,
     folder: str,
     times: BundleTimes = BundleTimes(),  # noqa: B008 - immutable
+    parts: Callable[..., dict[str, Part]] | None = None,
 ) -> None:
     """Write a bundle, and log in one line where it is or why there is none; raises nothing.
 
@@ -68,10 +69,12 @@ def write_bundle(
         context: the launch.
         folder: where the bundle goes; empty for the folder of the run.
         times: when to give up.
+        parts: creates the parts; None for `create_parts`.
     """
+    create = parts or create_parts
     until = BundleTimes(*(time.monotonic() + seconds for seconds in times))
     try:
-        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, until))
+        call = BoundedCall("failure-bundle", lambda: _write(failed, context, folder, until, create))
     except (ThreadStartError, RuntimeError) as error:
         logger.warning("no failure bundle is written: %s", error)
         return
@@ -88,7 +91,13 @@ def write_bundle(
         logger.warning("failure bundle: %s (for plaunch-report)", call.result)
 
 
-def _write(failed: FailedAttempt, context: PluginContext, folder: str, until: BundleTimes) -> str:
+def _write(
+    failed: FailedAttempt,
+    context: PluginContext,
+    folder: str,
+    until: BundleTimes,
+    create: Callable[..., dict[str, Part]],
+) -> str:
     """Write the bundle; return its path, or an empty text if there is no folder for it."""
     specs = cast("LogsSpecs | None", context.settings.get("logs_specs"))
     folders = find_folders(specs, context.run_id)
@@ -99,7 +108,7 @@ def _write(failed: FailedAttempt, context: PluginContext, folder: str, until: Bu
     redact = Redaction.of_launch(os.environ, words or (), context.settings)
     repeat = failed.repeat if failed.is_restart else None
     attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks, repeat)
-    parts = _parts(failed, context, attempt_files, words, until.commands)
+    parts = create(failed, context, attempt_files, words, until.commands)
     files, missing = gather(parts, until.parts)
     title = (
         f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
@@ -141,14 +150,27 @@ def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, PlaunchError) else one_line(error)
 
 
-def _parts(
+def create_parts(
     failed: FailedAttempt,
     context: PluginContext,
     attempt_files: AttemptFiles,
     words: Sequence[str] | None,
     until: float,
+    *,
+    run: Callable[[Sequence[str], float], bytes] = commands.run_plaunch,
+    kernel_log: str = system.LOG,
 ) -> dict[str, Part]:
-    """The functions that collect each part, the most important ones first."""
+    """Return the functions that collect each part, the most important ones first.
+
+    Args:
+        failed: the failed attempt.
+        context: the launch.
+        attempt_files: the files of its workers.
+        words: the words of the command line, if there is one.
+        until: when programs are killed, on the monotonic clock.
+        run: runs plaunch; see `run_plaunch`.
+        kernel_log: the device of the kernel's log.
+    """
 
     def failures() -> dict[int, ProcessFailure]:
         return find_failures(failed, attempt_files.of_worker)
@@ -163,9 +185,11 @@ def _parts(
         "logs": lambda: attempt_files.logs(failures()),
         "stacks": attempt_files.stacks,
         "versions.txt": lambda: system.find_versions(sys.path),
-        "plan.txt": lambda: commands.find_plan(words, context.settings, context.run_id, until),
-        "doctor.txt": lambda: commands.find_doctor(words, until),
-        "kernel.txt": lambda: system.find_kernel_lines(failed.pids, failed.began),
+        "plan.txt": lambda: commands.find_plan(
+            words, context.settings, context.run_id, lambda argv: run(argv, until)
+        ),
+        "doctor.txt": lambda: commands.find_doctor(words, lambda argv: run(argv, until)),
+        "kernel.txt": lambda: system.find_kernel_lines(failed.pids, failed.began, kernel_log),
     }
     if failed.is_restart and context.settings.get("start_method") == "fork":
         # This process forks the next workers soon, and must have no other threads then.

@@ -20,7 +20,7 @@ from plaunch_events import WITHHELD, is_secret
 from plaunch_report.failure_bundle.gathering import File, MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Use the launcher's sys.path, without the folders that `-m` or `-c` would add.
 _CODE = (
@@ -39,7 +39,10 @@ def own_words() -> list[str] | None:
 
 
 def find_plan(
-    words: Sequence[str] | None, settings: Mapping[str, object], run_id: str, until: float
+    words: Sequence[str] | None,
+    settings: Mapping[str, object],
+    run_id: str,
+    run: Callable[[Sequence[str]], bytes],
 ) -> Iterator[File]:
     """The output of `--dry-run`; for a launch without a command line, its settings.
 
@@ -47,7 +50,7 @@ def find_plan(
         words: the words of the command line, if there is one.
         settings: the settings of the launch, by name.
         run_id: the id of the job; it replaces an id that `--dry-run` generated.
-        until: the deadline on the monotonic clock.
+        run: runs plaunch with the given words, and returns its stdout.
 
     Raises:
         MissingError: `--dry-run` failed or took too long.
@@ -56,7 +59,7 @@ def find_plan(
         note = "the settings given in code"
         yield File("plan.txt", _format_settings(settings).encode(errors="replace"), note)
         return
-    text = _run(["--dry-run", *words], until).decode(errors="surrogateescape")
+    text = run(["--dry-run", *words]).decode(errors="surrogateescape")
     made_up = _JOB.search(text)
     if made_up is not None and settings.get("max_nodes") == 1:
         text = text.replace(made_up[1], run_id)
@@ -64,17 +67,23 @@ def find_plan(
     yield File("plan.txt", text.encode(errors="surrogateescape"), note)
 
 
-def find_doctor(words: Sequence[str] | None, until: float) -> Iterator[File]:
-    """The output of `--doctor` for this command line.
+def find_doctor(
+    words: Sequence[str] | None, run: Callable[[Sequence[str]], bytes]
+) -> Iterator[File]:
+    """The output of `--doctor` for this command line; `run` is that of `find_plan`.
 
     Raises:
-        MissingError: it failed, or did not end by `until`, on the monotonic clock.
+        MissingError: it failed or took too long.
     """
-    yield File("doctor.txt", _run(["--doctor", *(words or ())], until))
+    yield File("doctor.txt", run(["--doctor", *(words or ())]))
 
 
-def _run(words: Sequence[str], until: float) -> bytes:
-    """Run plaunch and return its stdout."""
+def run_plaunch(words: Sequence[str], until: float) -> bytes:
+    """Run plaunch and return its stdout; kill it at `until`, on the monotonic clock.
+
+    Raises:
+        MissingError: it printed nothing, or was killed.
+    """
     began = time.monotonic()
     # The variable distinguishes the launcher's own processes from orphans of workers.
     mark = {LAUNCHER_VARIABLE: str(os.getpid())} if own_words() is not None else {}

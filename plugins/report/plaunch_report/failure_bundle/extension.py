@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from plaunch_report.failure_bundle.history import FailureHistory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plaunch.agent import Control, RunResult
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _FAILED = ("failed", "error")  # the outcomes of launches with a bundle
-_MOST_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
+_MAX_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
 _REST_WAIT = 0.8  # seconds for bundles to be finished before workers are forked
 
 
@@ -34,12 +36,20 @@ class FailureBundles:
         context: the launch.
         folder: the folder of bundles; empty for the folder of the run.
         which: `last`, or `all` to include failures followed by a restart.
+        write: writes a bundle; None for `write_bundle`.
     """
 
-    def __init__(self, context: PluginContext, folder: str, which: str) -> None:
+    def __init__(
+        self,
+        context: PluginContext,
+        folder: str,
+        which: str,
+        write: Callable[[FailedAttempt, PluginContext, str], None] | None = None,
+    ) -> None:
         self._context = context
         self._folder = folder
         self._which = which
+        self._write = write
         self._history = FailureHistory(context.run_id)
         self._end: Event | None = None
         self._threads: list[threading.Thread] = []
@@ -57,12 +67,12 @@ class FailureBundles:
             and self._which == "all"
             and event.metadata["cause"] == "failure"
         ):
-            self._write(self._history.describe_failure(event))
+            self._start_bundle(self._history.describe_failure(event))
 
     def stop(self, result: RunResult | None) -> None:
         """Start the last bundle, if the launch failed."""
         if self._end is not None and self._end.metadata["outcome"] in _FAILED:
-            self._write(self._history.describe_failure(self._end, result))
+            self._start_bundle(self._history.describe_failure(self._end, result))
 
     def rest(self) -> None:
         """Wait a bounded time for unfinished bundles, so that the process can fork."""
@@ -70,19 +80,21 @@ class FailureBundles:
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))
 
-    def _write(self, failed: FailedAttempt) -> None:
+    def _start_bundle(self, failed: FailedAttempt) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if failed.is_restart and len(self._threads) >= _MOST_AT_A_TIME:
+        if failed.is_restart and len(self._threads) >= _MAX_AT_A_TIME:
             logger.warning(
                 "no failure bundle of attempt %d: %d others are being written",
                 failed.attempt,
                 len(self._threads),
             )
             return
-        from plaunch_report.failure_bundle.bundle import write_bundle  # failures only
+        write = self._write
+        if write is None:
+            from plaunch_report.failure_bundle.bundle import write_bundle as write  # failures only
 
         thread = threading.Thread(
-            target=write_bundle,
+            target=write,
             args=(failed, self._context, self._folder),
             name=f"plaunch-failure-bundle-{failed.attempt}",
             daemon=False,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from plaunch.events import Event
 
 FIRST_EVENTS, LAST_EVENTS = 200, 10_000  # events to keep
-_MOST_PROCESSES = 10_000
+_MAX_PROCESSES = 10_000
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class FailedAttempt:
 
     Args:
         run_id: the id of the job.
-        name: what was run, as users call it.
+        name: the entry point, for messages.
         attempt: the number of the attempt that failed.
         reason: why the launch ended, or why the workers are restarted.
         is_restart: whether the workers are restarted.
@@ -64,7 +64,7 @@ class FailureHistory:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._history: LauncherHistory[Event] = LauncherHistory(_MOST_PROCESSES)
+        self._history: LauncherHistory[Event] = LauncherHistory(_MAX_PROCESSES)
         self._first: list[Event] = []
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._count = 0

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from plaunch.process import LogsSpecs, ProcessFailure
 
 LINES = 1000  # of each log
-_MOST = 1 << 20  # bytes of a log, and of an error file
-_MOST_OF_ALL = 16 << 20  # bytes of all logs, and of all error files
+_MAX_BYTES = 1 << 20  # bytes of a log, and of an error file
+_MAX_TOTAL = 16 << 20  # bytes of all logs, and of all error files
 _LOGS = ("stdout.log", "stderr.log")
 _ODD = re.compile(r"[^\w.-]+", re.ASCII)
 _ATTEMPT = re.compile(r"attempt_(\d+)(?:\.(\d+))?")
@@ -95,9 +95,9 @@ class AttemptFiles:
                 "there are none: --redirects or --tee writes output to files, and a logs spec may "
                 "move them at the end"
             )
-        most = min(_MOST, _MOST_OF_ALL // len(found))
+        max_bytes = min(_MAX_BYTES, _MAX_TOTAL // len(found))
         for name, path in found.items():
-            yield _file(name, path, most)
+            yield _read_end(name, path, max_bytes)
 
     def error_files(self, failures: Mapping[int, ProcessFailure]) -> Iterator[File]:
         """The error files of the workers.
@@ -118,17 +118,14 @@ class AttemptFiles:
             for rank, failure in failures.items()
             if rank >= 0 and failure.has_reply
         }
-        most = min(_MOST, _MOST_OF_ALL // max(len(found), len(others), 1))
+        max_bytes = min(_MAX_BYTES, _MAX_TOTAL // max(len(found), len(others), 1))
         for name, path in found.items():
-            try:
-                yield _cut(name, read_start(path, most + 1), most)
-            except OSError as error:
-                yield File(name, b"", f"cannot be read: {error.strerror or error}")
+            yield _read_start(name, path, max_bytes)
         for name, failure in others.items():
             if name not in found:
                 # Removed by now, or on another host; this is what the agent read.
                 text = json.dumps(failure.error_file_data, indent=1, default=str)
-                yield _cut(name, text.encode(), most)
+                yield _cut(name, text.encode(), max_bytes)
         if not found and not others:
             raise MissingError("no worker wrote one")
 
@@ -146,13 +143,10 @@ class AttemptFiles:
         ]
         if not found:
             raise MissingError("none were taken; use --stacks-on-failure")
-        most = min(_MOST, _MOST_OF_ALL // len(found))
+        max_bytes = min(_MAX_BYTES, _MAX_TOTAL // len(found))
         for path in found:
             name = f"stacks/{os.path.relpath(path, self._stacks)}"
-            try:
-                yield _cut(name, read_start(path, most + 1), most)
-            except OSError as error:
-                yield File(name, b"", f"cannot be read: {error.strerror or error}")
+            yield _read_start(name, path, max_bytes)
 
     def _find_logs(self, failures: Mapping[int, ProcessFailure]) -> dict[str, str]:
         found = {
@@ -196,28 +190,40 @@ def _list(folder: str) -> list[str]:
         return []
 
 
-def _cut(name: str, data: bytes, most: int) -> File:
-    return File(name, data[:most], f"the first {most} bytes" if len(data) > most else "")
+def _cut(name: str, data: bytes, max_bytes: int) -> File:
+    is_cut = len(data) > max_bytes
+    return File(name, data[:max_bytes], f"the first {max_bytes} bytes" if is_cut else "")
 
 
-def _file(name: str, path: str, most: int) -> File:
+def _read_start(name: str, path: str, max_bytes: int) -> File:
     try:
-        return File(name, *read_last_lines(path, LINES, most))
+        return _cut(name, read_start(path, max_bytes + 1), max_bytes)
     except OSError as error:
-        return File(name, b"", f"cannot be read: {error.strerror or error}")
+        return _unreadable(name, error)
 
 
-def read_start(path: str, most: int) -> bytes:
-    """Read the first `most` bytes of a file.
+def _read_end(name: str, path: str, max_bytes: int) -> File:
+    try:
+        return File(name, *read_last_lines(path, LINES, max_bytes))
+    except OSError as error:
+        return _unreadable(name, error)
+
+
+def _unreadable(name: str, error: OSError) -> File:
+    return File(name, b"", f"cannot be read: {error.strerror or error}")
+
+
+def read_start(path: str, max_bytes: int) -> bytes:
+    """Read the first `max_bytes` bytes of a file.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
     """
     with _open(path) as file:
-        return file.read(most)
+        return file.read(max_bytes)
 
 
-def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
+def read_last_lines(path: str, lines: int, max_bytes: int) -> tuple[bytes, str]:
     """Read the last lines of a log; also return a remark on what was left out.
 
     The older parts of a rotated log are `<path>.1`, `<path>.2` and so on.
@@ -225,7 +231,7 @@ def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
     Args:
         path: the file.
         lines: the maximum number of lines.
-        most: the maximum number of bytes.
+        max_bytes: the maximum number of bytes.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
@@ -236,10 +242,10 @@ def read_last_lines(path: str, lines: int, most: int) -> tuple[bytes, str]:
         with file:
             begin = file.seek(0, os.SEEK_END)
             size += begin
-            while begin > 0 and taken < most and newlines <= lines:
-                end, begin = begin, max(begin - min(_BLOCK, most - taken), 0)
+            while begin > 0 and taken < max_bytes and newlines <= lines:
+                end, begin = begin, max(begin - min(_BLOCK, max_bytes - taken), 0)
                 file.seek(begin)
-                # Of a file that has shrunk meanwhile, less comes.
+                # Returns less if the file has shrunk meanwhile.
                 blocks.insert(0, file.read(end - begin))
                 taken += end - begin
                 newlines += blocks[0].count(b"\n")

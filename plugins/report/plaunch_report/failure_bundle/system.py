@@ -1,4 +1,4 @@
-"""What a bundle says of the host: lines of the kernel's log about the job, and versions."""
+"""Facts about the host: lines of the kernel's log about the job, and versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
 LOG = "/dev/kmsg"
-MOST = 500  # lines
+MAX_LINES = 500  # lines
 _RECORD = 1 << 14  # bytes; records of the kernel are at most 8 KiB long
 _DMESG_TIMEOUT = 0.5  # seconds
 _RELEVANT = re.compile(
@@ -54,8 +54,8 @@ def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> It
         )
     now = time.monotonic()
     head = f"the launch began at about {began:.0f} s of the kernel's clock; now it is {now:.0f} s\n"
-    note = f"the last {MOST} lines" if len(found) > MOST else ""
-    yield File("kernel.txt", (head + "".join(found[-MOST:])).encode(errors="replace"), note)
+    note = f"the last {MAX_LINES} lines" if len(found) > MAX_LINES else ""
+    yield File("kernel.txt", (head + "".join(found[-MAX_LINES:])).encode(errors="replace"), note)
 
 
 def select_lines(lines: Iterable[str], pids: Collection[int], began: float) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 
 import pytest
+from plaunch.cli import parse
 from plaunch.errors import UsageError
 from plaunch.rendezvous import ObservableRendezvous, RendezvousParameters
 from plaunch_rendezvous_static import create_static_handler
+from plaunch_rendezvous_static.handler import fill_in
 
 from helpers.ports import free_port
 
@@ -108,3 +111,55 @@ def test_invalid_settings(endpoint, max_nodes, config, message):
 def test_options_of_other_backends_are_warned_about(caplog):
     create(timeout=900).shutdown()
     assert "does not need option 'timeout'" in caplog.text
+
+
+# --- the endpoint, from the options ---------------------------------------------------------------
+
+STATIC = ("--nnodes=2", "--node-rank=0", "--master-addr=node0")
+AT_NODE_0 = ("--rdzv-endpoint=node0:7",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--nnodes=1:3", "--master-addr=a", "--master-port=0"], "or --rdzv-backend=c10d"),
+        (["--nnodes=2", "--master-addr=a", "--master-port=0"], "--master-port=0 leaves 2 nodes"),
+    ],
+)
+def test_rejected_options(argv, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        fill_in(parse([*argv, "x.py"], {}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--nnodes=2", "--master-addr=a"], "this node is node 0, as --node-rank was not given"),
+        (["--nnodes=1:2", *STATIC[1:]], "it waits for all 2"),
+        ([*STATIC, "--rdzv-endpoint=b:1"], "--rdzv-endpoint=b:1 is used, and --master-addr is not"),
+        ([*STATIC, *AT_NODE_0, "--master-port=8"], "--master-addr, --master-port is not"),
+    ],
+)
+def test_options_that_torchrun_ignores_are_warned_about(argv, message, caplog):
+    fill_in(parse([*argv, "x.py"], {}))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert message in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--nnodes=2"],  # rejected by the launcher
+        STATIC,
+        # The same address, given twice.
+        [*STATIC, *AT_NODE_0],
+        [*STATIC, *AT_NODE_0, "--master-port=7"],
+        ["--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:1"],
+    ],
+)
+def test_compatible_options(argv, caplog):
+    fill_in(parse([*argv, "x.py"], {}))
+    assert caplog.text == ""

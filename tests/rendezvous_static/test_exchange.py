@@ -15,8 +15,8 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous import JobSettings, NodeSettings, RendezvousParameters, WorldRanks
 from plaunch_rendezvous_static import create_static_handler
+from plaunch_rendezvous_static.exchange import ExchangeBounds
 from plaunch_rendezvous_static.handler import StaticRendezvous
-from plaunch_rendezvous_static.meeting import MeetingBounds
 
 from helpers.ports import free_port
 from helpers.waiting import wait_until
@@ -202,7 +202,7 @@ def test_unknown_clients_are_disconnected(nodes, said):
 
 
 def test_many_unknown_clients_do_not_block_a_node(nodes):
-    first = nodes.start(0, bounds=MeetingBounds(max_unknown=4))
+    first = nodes.start(0, bounds=ExchangeBounds(max_unknown=4))
     with contextlib.ExitStack() as stack:
         for _ in range(20):
             with contextlib.suppress(ConnectionError):
@@ -223,7 +223,7 @@ def test_another_program_that_answers_is_not_node_0(nodes, answer):
 
 def test_a_restarted_node_0_assumes_identical_nodes(nodes, caplog):
     """Workers of other nodes look for their store, so no other node will connect."""
-    first = nodes.start(0, 2, bounds=MeetingBounds(running_wait=0.2))
+    first = nodes.start(0, 2, bounds=ExchangeBounds(running_wait=0.2))
     with nodes.reach() as client:
         client.sendall(STORE_CLIENT)
         assert first.result(20).ranks is None
@@ -232,7 +232,7 @@ def test_a_restarted_node_0_assumes_identical_nodes(nodes, caplog):
 
 def test_a_restarted_node_assumes_identical_nodes(nodes, caplog):
     """At node 0's address is the workers' store, which does not answer introductions."""
-    bounds = MeetingBounds(accept_timeout=0.1, running_wait=0.2)
+    bounds = ExchangeBounds(accept_timeout=0.1, running_wait=0.2)
     with socket.create_server(("127.0.0.1", nodes.port)):
         assert nodes.start(1, 2, bounds=bounds).result(20).ranks is None
     assert "as many workers as this one (2)" in caplog.text
@@ -240,7 +240,7 @@ def test_a_restarted_node_assumes_identical_nodes(nodes, caplog):
 
 def test_a_connected_launcher_shows_that_no_workers_run(nodes):
     """Even if other clients have looked for a store before."""
-    first = nodes.create(0, 1, count=3, bounds=MeetingBounds(running_wait=0.3))
+    first = nodes.create(0, 1, count=3, bounds=ExchangeBounds(running_wait=0.3))
     second = nodes.create(1, 2, count=3)
     met = [nodes.pool.submit(first.next_rendezvous)]
     with nodes.reach() as client:
@@ -256,7 +256,7 @@ def test_a_connected_launcher_shows_that_no_workers_run(nodes):
 def test_a_proxy_in_front_of_a_late_node_0_is_not_a_store(nodes):
     """It closes connections for a while."""
     with socket.create_server(("127.0.0.1", nodes.port)) as proxy:
-        second = nodes.start(1, 2, bounds=MeetingBounds(longest_pause=0.05))
+        second = nodes.start(1, 2, bounds=ExchangeBounds(longest_pause=0.05))
         for _ in range(3):
             proxy.accept()[0].close()
     time.sleep(0.1)

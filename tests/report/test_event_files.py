@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
+from plaunch_report.event_files import read_folders
 from plaunch_report.page import create_table
-from plaunch_report.reading import read_folders
 
 
-def names(reading):
+def names(event_files):
     """The names of the events of each agent."""
-    found = {id(agent): [] for agent in reading.agents}
-    for agent, record in reading.records():
+    found = {id(agent): [] for agent in event_files.agents}
+    for agent, record in event_files.records():
         found[id(agent)].append(record.name.removeprefix("plaunch."))
     return list(found.values())
 
 
-def only(reading):
+def only(event_files):
     """The one event of the one agent."""
-    [(agent, record)] = reading.records()
-    assert [agent] == reading.agents
+    [(agent, record)] = event_files.records()
+    assert [agent] == event_files.agents
     assert agent.count == 1
     return agent, record
 
@@ -48,20 +48,20 @@ def test_rotated_files_are_read_from_the_oldest(runs):
     for number, line in zip((10, 2, 1), agent.lines, strict=False):
         path.with_name(f"{path.name}.{number}").write_text(line + "\n")
     path.write_text(agent.lines[-1] + "\n")
-    reading = runs.read()
-    assert names(reading) == [
+    event_files = runs.read()
+    assert names(event_files) == [
         ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"]
     ]
-    assert reading.files == 4
+    assert event_files.file_count == 4
 
 
 def test_incomplete_and_invalid_lines_are_counted_and_skipped(runs):
     path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
     good = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(good[0] + b"\xff\xfe garbage\n\n[1, 2]\n" + good[1] + good[1][:40])
-    reading = runs.read()
-    assert names(reading) == [["launcher.started", "launcher.finished"]]
-    assert (reading.unreadable, reading.torn) == (2, 1)
+    event_files = runs.read()
+    assert names(event_files) == [["launcher.started", "launcher.finished"]]
+    assert (event_files.unreadable, event_files.torn) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_lines_that_are_not_events(runs, fields):
     path = agent.write()
     with path.open("a") as file:
         file.write(json.dumps({**json.loads(agent.lines[0]), **fields}) + "\n")
-    reading = runs.read()
-    only(reading)
-    assert reading.unreadable == 1
+    event_files = runs.read()
+    only(event_files)
+    assert event_files.unreadable == 1
 
 
 def test_values_that_are_not_plain_are_ignored(runs):
@@ -127,10 +127,10 @@ def test_files_in_all_subfolders_are_read(runs):
     (runs.folder / "notes.txt").write_text("not for us")
     (runs.folder / "x.jsonl.gz").write_text("not for us")
     os.mkfifo(runs.folder / "pipe.jsonl")
-    reading = runs.read()
-    assert sorted(agent.host for agent in reading.agents) == ["a", "b"]
-    assert reading.files == 2
-    assert reading.unreadable == 0
+    event_files = runs.read()
+    assert sorted(agent.host for agent in event_files.agents) == ["a", "b"]
+    assert event_files.file_count == 2
+    assert event_files.unreadable == 0
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,15 @@ def test_folders_are_read_together_and_each_launcher_counts_once(runs, tmp_path)
 
     folders = [str(earlier), str(whole.parent), str(elsewhere)]
     for order in (folders, folders[::-1], [*folders, folders[1]]):
-        reading = read_folders(order)
-        found = {agent.host: agent.last("launcher.finished") for agent in reading.agents}
+        event_files = read_folders(order)
+        found = {agent.host: agent.last("launcher.finished") for agent in event_files.agents}
         assert sorted(found) == ["a", "b"]
         assert None not in found.values()
-        assert len(reading.agents) == 2
-        assert {agent.host for agent, _ in reading.records()} == {"a", "b"}
-        assert sum(1 for _ in reading.records()) == sum(agent.count for agent in reading.agents)
+        assert len(event_files.agents) == 2
+        assert {agent.host for agent, _ in event_files.records()} == {"a", "b"}
+        assert sum(1 for _ in event_files.records()) == sum(
+            agent.count for agent in event_files.agents
+        )
 
 
 def test_a_path_that_is_not_a_folder(tmp_path):
@@ -193,12 +195,12 @@ def test_no_bytes_break_the_reader(tmp_path_factory, content):
 def test_events_written_meanwhile_are_not_read_the_second_time(runs):
     agent = runs.agent("a").start(0).tell(1, "rendezvous.begun")
     path = agent.write()
-    reading = runs.read()
+    event_files = runs.read()
     agent.tell(2, "rendezvous.failed").start(3)
     agent.write()
     runs.agent("b").start(0).write()
     path.with_name("0.jsonl").write_text(agent.lines[0] + "\n")
-    assert names(reading) == [["launcher.started", "rendezvous.begun"]]
+    assert names(event_files) == [["launcher.started", "rendezvous.begun"]]
 
 
 def test_events_written_meanwhile_do_not_shift_other_agents(runs):
@@ -207,13 +209,15 @@ def test_events_written_meanwhile_do_not_shift_other_agents(runs):
     second = runs.agent("b").start(0).finish(1, "succeeded", 0)
     first.write()
     second.write()
-    reading = runs.read()
+    event_files = runs.read()
     first.start(2).finish(3, "succeeded", 0).write()
     third = runs.agent("c")
     third.path = first.path
     third.lines = [*first.lines, *third.start(4).lines]
     third.write()
-    found = [(agent.host, record.text("host"), record.name) for agent, record in reading.records()]
+    found = [
+        (agent.host, record.text("host"), record.name) for agent, record in event_files.records()
+    ]
     assert found == [
         (host, host, f"plaunch.launcher.{name}")
         for host in ("a", "b")
@@ -230,13 +234,13 @@ def test_memory_per_event_is_small(runs):
         agent.stop_all(at + 9)
     agent.finish(200, "failed", 1).write()
     tracemalloc.start()
-    builder, reading = runs.builder()
-    story = builder.create_story()
-    table = create_table(reading, builder, most=100)
+    builder, event_files = runs.builder()
+    summary = builder.create_summary()
+    table = create_table(event_files, builder, max_events=100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    count = reading.agents[0].count
+    count = event_files.agents[0].count
     assert count > 4000
-    assert len(story.lives) == 2000
+    assert len(summary.lives) == 2000
     assert table.left_out == count - 100
     assert peak < 500 * count

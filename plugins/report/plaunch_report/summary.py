@@ -1,19 +1,19 @@
-"""The story of a launch, combined from the events of its agents."""
+"""The summary of a launch, combined from the events of its agents."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
-from plaunch_events import describe_times
+from plaunch_events import RESTART_PARTS, TIME_CATEGORIES, describe_times
 
 from plaunch_report.facts import (
+    LaunchSummary,
     NodeSummary,
     PhaseSpan,
     ReportedFailure,
     RestartSummary,
     RoundSummary,
-    Story,
     TimelineMark,
     WorkerLife,
 )
@@ -21,29 +21,27 @@ from plaunch_report.launches import NOTABLE_SKEW, align
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent, EventRecord
+    from plaunch_report.event_files import EventFiles
     from plaunch_report.launches import Clock
-    from plaunch_report.reading import Reading
 
 NO_END = "no end"  # the outcome of an agent that was killed, or still runs
 # If agents have different outcomes, the first of these is the outcome of the job.
 _OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
-_MOST_WORKERS = 65_536  # of one node
-_RESTART = ("noticing", "stopping", "waiting", "starting", "total")
-_ACCOUNT = ("waiting", "starting", "training", "stopping", "showing", "lost", "total")
+_MAX_WORKERS = 65_536  # of one node
 
 
-class StoryBuilder:
+class SummaryBuilder:
     """Puts the events of several agents on one time axis, and combines them.
 
     Args:
         agents: the agents of one launch.
-        reading: what was read, for the notes.
+        event_files: the files of the agents, for the notes.
         launch: the number of the launch among those of its run id.
         launches: the number of launches of its run id.
     """
 
     def __init__(
-        self, agents: list[Agent], reading: Reading, launch: int = 1, launches: int = 1
+        self, agents: list[Agent], event_files: EventFiles, launch: int = 1, launches: int = 1
     ) -> None:
         clocks = align(agents)
         # Nodes are sorted by their last rank; nodes without a rank come last.
@@ -51,10 +49,10 @@ class StoryBuilder:
         self.agents = [agents[index] for index in order]
         self._clocks: list[Clock] = [clocks[index] for index in order]
         self._zero = min(
-            agent.least + clock.offset
+            agent.earliest + clock.offset
             for agent, clock in zip(self.agents, self._clocks, strict=True)
         )
-        self._reading = reading
+        self._event_files = event_files
         self._launch, self._launches = launch, launches
 
     def time(self, node: int, record: EventRecord) -> float:
@@ -64,12 +62,12 @@ class StoryBuilder:
     def _time(self, node: int, monotonic: float) -> float:
         return monotonic + self._clocks[node].offset - self._zero
 
-    def create_story(self) -> Story:
-        """Create the story."""
-        nodes = [self._node(index) for index in range(len(self.agents))]
-        spans = [span for index in range(len(nodes)) for span in self._spans(index)]
-        marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
-        lives = [life for index in range(len(nodes)) for life in self._lives(index)]
+    def create_summary(self) -> LaunchSummary:
+        """Create the summary."""
+        indices = range(len(self.agents))
+        nodes = [self._node(index) for index in indices]
+        spans = [span for index in indices for span in self._spans(index)]
+        marks = [mark for index in indices for mark in self._marks(index)]
         failures = self._failures()
         rounds = self._rounds(nodes, spans)
         decisive = self._decisive(nodes)
@@ -77,7 +75,7 @@ class StoryBuilder:
         last = next(node for node in decisive if node.outcome == outcome)
         started = [agent.last("launcher.started") for agent in self.agents]
         known = [record for record in started if record is not None]
-        return Story(
+        return LaunchSummary(
             run_id=self.agents[0].run_id,
             launch=self._launch,
             launches=self._launches,
@@ -94,10 +92,10 @@ class StoryBuilder:
             final_cause=_final_cause(failures) if outcome == "failed" else None,
             nodes=nodes,
             rounds=rounds,
-            restarts=[restart for index in range(len(nodes)) for restart in self._restarts(index)],
+            restarts=[restart for index in indices for restart in self._restarts(index)],
             failures=failures,
             marks=sorted(marks, key=lambda mark: mark.time),
-            lives=lives,
+            lives=[life for index in indices for life in self._lives(index)],
             spans=spans,
         )
 
@@ -107,7 +105,9 @@ class StoryBuilder:
         finished, started = agent.last("launcher.finished"), agent.last("launcher.started")
         seconds = account.seconds
         if finished is not None and "seconds_total" in finished.metadata:
-            seconds = {name: finished.seconds(f"seconds_{name}") for name in _ACCOUNT}
+            seconds = {
+                name: finished.seconds(f"seconds_{name}") for name in (*TIME_CATEGORIES, "total")
+            }
         ranks = [record.number("group_rank") for record in agent.all("rendezvous.completed")]
         return NodeSummary(
             label=self._label(index),
@@ -116,7 +116,7 @@ class StoryBuilder:
             group_ranks=ranks,
             local_world_size=_local_world_size(agent, started),
             begin=self._time(index, agent.first),
-            end=self._time(index, agent.most),
+            end=self._time(index, agent.latest),
             outcome=NO_END if finished is None else finished.text("outcome"),
             reason="" if finished is None else finished.text("reason"),
             exit_code=None if finished is None else finished.code,
@@ -160,7 +160,7 @@ class StoryBuilder:
                 node=index,
                 round=run.round,
                 attempt=max(run.attempt, 0),
-                local_rank=run.local_rank if run.local_rank <= _MOST_WORKERS else -1,
+                local_rank=run.local_rank if run.local_rank <= _MAX_WORKERS else -1,
                 global_rank=run.global_rank,
                 pid=run.pid,
                 begin=self._time(index, run.began),
@@ -201,7 +201,10 @@ class StoryBuilder:
                 cause = record.text("cause")
             elif record.name == "plaunch.restart.completed":
                 now, number = self.time(index, record), record.number("round")
-                seconds = {name: max(record.seconds(f"seconds_{name}"), 0.0) for name in _RESTART}
+                seconds = {
+                    name: max(record.seconds(f"seconds_{name}"), 0.0)
+                    for name in (*RESTART_PARTS, "total")
+                }
                 restarts.append(RestartSummary(index, number, now, cause, seconds))
         return restarts
 
@@ -228,10 +231,6 @@ class StoryBuilder:
                     pid=pid,
                     exit_code=record.code,
                     signal=record.text("signal_name"),
-                    message="",
-                    error_file="",
-                    last_lines="",
-                    is_first=False,
                 )
             # Nodes may know different details.
             failure.message = failure.message or record.text("message")
@@ -288,7 +287,7 @@ class StoryBuilder:
         return ends
 
     def _notes(self, nodes: list[NodeSummary], rounds: list[RoundSummary]) -> list[str]:
-        reading, notes = self._reading, []
+        event_files, notes = self._event_files, []
         if self._launches > 1:
             notes.append(
                 f"This run id was launched {self._launches} times; this is launch {self._launch} "
@@ -309,11 +308,15 @@ class StoryBuilder:
             notes.append(
                 f"No end is recorded of {_some(endless)}: killed, cut off, or still running."
             )
-        if reading.torn:
-            files = "1 file ends" if reading.torn == 1 else f"{reading.torn} files end"
+        if event_files.torn:
+            files = "1 file ends" if event_files.torn == 1 else f"{event_files.torn} files end"
             notes.append(f"{files} within a line, which was skipped.")
-        if reading.unreadable:
-            lines = "1 line is" if reading.unreadable == 1 else f"{reading.unreadable} lines are"
+        if event_files.unreadable:
+            lines = (
+                "1 line is"
+                if event_files.unreadable == 1
+                else f"{event_files.unreadable} lines are"
+            )
             notes.append(f"{lines} not an event of plaunch and skipped.")
         return notes + self._notes_on_clocks(nodes)
 
@@ -323,8 +326,8 @@ class StoryBuilder:
         notes = []
         if any(node.skew is not None for node in nodes if node.group_ranks):
             notes.append(
-                "Times come from the monotonic clocks of the hosts, aligned by the rounds that "
-                "nodes formed together; dates come from one host."
+                "Times are on the monotonic clocks of the hosts, aligned by the rounds that nodes "
+                "formed together; dates are those of one host."
             )
         skewed = [node for node in nodes if abs(node.skew or 0.0) >= NOTABLE_SKEW]
         if skewed:
@@ -362,7 +365,7 @@ def _local_world_size(agent: Agent, started: EventRecord | None) -> int:
     if started is not None:
         return started.number("local_world_size", 0)
     ranks = (run.local_rank for run in agent.history.runs)
-    return max((rank for rank in ranks if rank <= _MOST_WORKERS), default=-1) + 1
+    return max((rank for rank in ranks if rank <= _MAX_WORKERS), default=-1) + 1
 
 
 def _final_cause(failures: list[ReportedFailure]) -> ReportedFailure | None:

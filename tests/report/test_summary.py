@@ -7,19 +7,19 @@ import itertools
 import pytest
 from plaunch.errors import UsageError
 from plaunch_report.launches import align, choose_launch, choose_run, split_launches
-from plaunch_report.story import StoryBuilder
+from plaunch_report.summary import SummaryBuilder
 
 
-def story_of(runs, run_id=None, launch=None):
-    reading = runs.read()
-    agents, number, count = choose_launch(choose_run(reading.agents, run_id), launch)
-    return StoryBuilder(agents, reading, number, count).create_story()
+def summary_of(runs, run_id=None, launch=None):
+    event_files = runs.read()
+    agents, number, count = choose_launch(choose_run(event_files.agents, run_id), launch)
+    return SummaryBuilder(agents, event_files, number, count).create_summary()
 
 
 @pytest.fixture
 def elastic(runs):
     runs.elastic()
-    return story_of(runs)
+    return summary_of(runs)
 
 
 def test_the_end(elastic):
@@ -105,7 +105,7 @@ def test_the_launchers_own_times_take_precedence(runs):
     agent = runs.agent("a").start(0)
     own = {f"seconds_{name}": 0.0 for name in ("waiting", "starting", "stopping", "lost")}
     agent.finish(9, "succeeded", 0, seconds_training=8.5, seconds_total=8.5, **own).write()
-    [node] = story_of(runs).nodes
+    [node] = summary_of(runs).nodes
     assert node.seconds["training"] == node.seconds["total"] == 8.5
 
 
@@ -153,12 +153,12 @@ def test_a_host_without_a_round_is_placed_by_its_date_and_noted(runs):
     runs.elastic()
     spare = runs.agent("d", boot=1.0).start(30)
     spare.finish(61, "not_needed", 0, "the job has enough nodes").write()
-    story = story_of(runs)
-    assert [node.label for node in story.nodes] == ["a", "b", "c", "d"]
-    assert story.nodes[3].begin == pytest.approx(30)
-    assert story.nodes[3].skew is None
-    assert any(note.startswith("d formed no round with others") for note in story.notes)
-    assert story.outcome == "succeeded"
+    summary = summary_of(runs)
+    assert [node.label for node in summary.nodes] == ["a", "b", "c", "d"]
+    assert summary.nodes[3].begin == pytest.approx(30)
+    assert summary.nodes[3].skew is None
+    assert any(note.startswith("d formed no round with others") for note in summary.notes)
+    assert summary.outcome == "succeeded"
 
 
 def test_agents_of_one_host_share_its_clock(runs):
@@ -168,10 +168,10 @@ def test_agents_of_one_host_share_its_clock(runs):
         agent.join(1, 2 + late, 3, round=0, world=2, nodes=2, rank=rank).finish(9, "succeeded", 0)
         agent.write()
     runs.agent("a", 7).start(1).finish(9, "not_needed", 0).write()
-    story = story_of(runs)
-    assert [node.begin for node in story.nodes] == [0, 0, 1]
-    assert [node.skew for node in story.nodes] == [0, 0, 0]
-    assert story.notes == []
+    summary = summary_of(runs)
+    assert [node.begin for node in summary.nodes] == [0, 0, 1]
+    assert [node.skew for node in summary.nodes] == [0, 0, 0]
+    assert summary.notes == []
 
 
 def test_setting_the_date_during_the_run_changes_nothing(runs):
@@ -179,7 +179,7 @@ def test_setting_the_date_during_the_run_changes_nothing(runs):
     agent.ahead = 3600.0
     agent.tell(5, "rendezvous.begun")
     agent.finish(9, "error", 111).write()
-    assert story_of(runs).duration == pytest.approx(9)
+    assert summary_of(runs).duration == pytest.approx(9)
 
 
 # --- how a job ended ------------------------------------------------------------------------------
@@ -209,9 +209,9 @@ def test_the_outcome_of_several_nodes(runs, ends, outcome, code):
         if end is not None:
             agent.finish(9, *end)
         agent.write()
-    story = story_of(runs)
-    assert (story.outcome, story.exit_code) == (outcome, code)
-    endless = [note for note in story.notes if note.startswith("No end is recorded of")]
+    summary = summary_of(runs)
+    assert (summary.outcome, summary.exit_code) == (outcome, code)
+    endless = [note for note in summary.notes if note.startswith("No end is recorded of")]
     assert len(endless) == (None in ends)
 
 
@@ -220,9 +220,9 @@ def test_a_node_that_left_before_the_last_round_does_not_decide(runs):
     b.tell(5, "signal.received", signum=15, signal_name="SIGTERM", action="stop")
     b.finish(6, "signalled", 143).write()
     a.join(6, 7, 8, round=1, world=2, nodes=1, rank=0).succeed(9, 9).write()
-    story = story_of(runs)
-    assert story.outcome == "succeeded"
-    assert [node.outcome for node in story.nodes] == ["succeeded", "signalled"]
+    summary = summary_of(runs)
+    assert summary.outcome == "succeeded"
+    assert [node.outcome for node in summary.nodes] == ["succeeded", "signalled"]
 
 
 def test_the_first_cause_and_the_final_cause(runs):
@@ -236,11 +236,11 @@ def test_the_first_cause_and_the_final_cause(runs):
                 is_first=rank == 0, last_lines=f"{cause} of {rank}",
             )  # fmt: skip
     agent.finish(20, "failed", 137).write()
-    story = story_of(runs)
-    assert story.first_cause.last_lines == "first try of 0"
-    assert story.final_cause.last_lines == "second try of 0"
-    assert story.final_cause.how == "killed by SIGKILL"
-    found = [(failure.attempt, failure.global_rank) for failure in story.failures]
+    summary = summary_of(runs)
+    assert summary.first_cause.last_lines == "first try of 0"
+    assert summary.final_cause.last_lines == "second try of 0"
+    assert summary.final_cause.how == "killed by SIGKILL"
+    found = [(failure.attempt, failure.global_rank) for failure in summary.failures]
     assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -251,22 +251,25 @@ def test_a_restart_that_is_not_counted_is_another_round_of_the_same_attempt(runs
         agent.join(at, at + 1, at + 2, round=round_, attempt=0, world=2, nodes=1, rank=0)
         agent.fail(at + 5, 0, round_, message=cause, round=round_)
     agent.finish(20, "failed", 1).write()
-    story = story_of(runs)
-    assert (story.first_cause.message, story.final_cause.message) == ("a hang", "a typing error")
+    summary = summary_of(runs)
+    assert (summary.first_cause.message, summary.final_cause.message) == (
+        "a hang",
+        "a typing error",
+    )
 
 
 def test_a_round_with_a_killed_launcher_ends_as_on_other_nodes(runs):
     a, b = two_nodes(runs)
     a.stop_all(40).finish(41, "failed", 1).write()
     b.tell(5, "signal.received", signal_name="SIGUSR1", action="notify").write()  # its last event
-    (round_,) = story_of(runs).rounds
+    (round_,) = summary_of(runs).rounds
     assert round_.trains_until == pytest.approx(41)
 
 
 def test_a_round_without_a_recorded_end(runs):
     for at, agent in zip((5, 9), two_nodes(runs), strict=True):
         agent.tell(at, "signal.received", signal_name="SIGUSR1", action="notify").write()
-    (round_,) = story_of(runs).rounds
+    (round_,) = summary_of(runs).rounds
     assert round_.trains_until == pytest.approx(5)
 
 
@@ -279,16 +282,16 @@ def test_nodes_may_agree_on_another_first_cause(runs):
     a.fail(6, **theirs).fail(6, **ours, is_first=False)
     for agent in (a, b):
         agent.finish(7, "failed", 1).write()
-    story = story_of(runs)
-    assert story.first_cause.message == story.final_cause.message == "theirs"
-    assert [failure.is_first for failure in story.failures] == [True, False]
+    summary = summary_of(runs)
+    assert summary.first_cause.message == summary.final_cause.message == "theirs"
+    assert [failure.is_first for failure in summary.failures] == [True, False]
 
 
 def test_a_request_is_marked(runs):
     agent = runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0)
     agent.tell(4, "request.received", kind="stop", who="plugin 'x'", reason="enough")
     agent.finish(5, "signalled", 1).write()
-    (mark,) = story_of(runs).marks
+    (mark,) = summary_of(runs).marks
     assert (mark.kind, mark.text, mark.time) == ("request", "stop (plugin 'x'): enough", 4)
 
 
@@ -296,7 +299,7 @@ def test_missing_agents_and_rounds_are_noted(runs):
     agent = runs.agent("b", rank=1)
     agent.workers = 2
     agent.join(50, 51, 52, round=3, world=6, nodes=3, rank=1).finish(60, "succeeded", 0).write()
-    notes = story_of(runs).notes
+    notes = summary_of(runs).notes
     assert any("of up to 2 of the nodes in round 3" in note for note in notes)
     assert "The rounds before round 3 are not in these files." in notes
 
@@ -304,23 +307,23 @@ def test_missing_agents_and_rounds_are_noted(runs):
 def test_incomplete_files_are_noted(runs):
     path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
     path.write_text(path.read_text() + "x\n" + '{"name": "plau')
-    notes = story_of(runs).notes
+    notes = summary_of(runs).notes
     assert "1 file ends within a line, which was skipped." in notes
     assert "1 line is not an event of plaunch and skipped." in notes
 
 
 def test_a_worker_without_an_end(runs):
     runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0).write()
-    story = story_of(runs)
-    assert [life.fate for life in story.lives] == ["unknown"] * 2
-    assert story.outcome == "no end"
+    summary = summary_of(runs)
+    assert [life.fate for life in summary.lives] == ["unknown"] * 2
+    assert summary.outcome == "no end"
 
 
 def test_labels_of_agents_of_one_host_are_unique(runs):
     for pid in (5, 6):
         agent = runs.agent("a", pid).start(0, 1)
         agent.join(1, 2, 3, round=0, world=2, nodes=2, rank=pid - 5).succeed(4, 5).write()
-    assert [node.label for node in story_of(runs).nodes] == ["a (5)", "a (6)"]
+    assert [node.label for node in summary_of(runs).nodes] == ["a (5)", "a (6)"]
 
 
 # --- several runs ---------------------------------------------------------------------------------
@@ -330,10 +333,10 @@ def test_a_run_is_chosen_by_its_id(runs):
     runs.agent("a", 1, run_id="one").start(0).finish(1, "succeeded", 0).write()
     runs.agent("a", 2, run_id="two").start(5).finish(6, "failed", 1).write()
     with pytest.raises(UsageError, match="there are 2 runs; choose with --run-id: 'one', 'two'"):
-        story_of(runs)
-    assert story_of(runs, "two").outcome == "failed"
+        summary_of(runs)
+    assert summary_of(runs, "two").outcome == "failed"
     with pytest.raises(UsageError, match="there is no run 'three'; choose with --run-id: 'one'"):
-        story_of(runs, "three")
+        summary_of(runs, "three")
 
 
 def test_a_run_id_that_is_used_again_is_another_launch(runs):
@@ -346,12 +349,12 @@ def test_a_run_id_that_is_used_again_is_another_launch(runs):
     # A spare of the second launch, and an agent without a launch.
     runs.agent("c", 3).start(3604).finish(3608, "not_needed", 0).write()
     runs.agent("d", 4).start(7200).finish(7201, "error", 111).write()
-    first, second, third = (story_of(runs, launch=number) for number in (1, 2, 3))
+    first, second, third = (summary_of(runs, launch=number) for number in (1, 2, 3))
     assert [node.label for node in first.nodes] == ["a", "b"]
     assert [node.label for node in second.nodes] == ["a", "b", "c"]
     assert [node.label for node in third.nodes] == ["d"]
     assert (first.outcome, second.outcome, third.outcome) == ("failed", "succeeded", "error")
-    assert story_of(runs).launch == 3
+    assert summary_of(runs).launch == 3
     assert any("launched 3 times; this is launch 2" in note for note in second.notes)
     with pytest.raises(UsageError, match="--launch=4: this run was launched 3 times"):
-        story_of(runs, launch=4)
+        summary_of(runs, launch=4)

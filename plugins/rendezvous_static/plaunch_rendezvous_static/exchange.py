@@ -62,16 +62,17 @@ _ALIKE = (
 
 
 @dataclass(frozen=True)
-class MeetingBounds:
-    """The bounds of an exchange; tests use smaller ones.
+class ExchangeBounds:
+    """The bounds of an exchange.
 
     Args:
-        max_unknown: the number of connections that have not introduced themselves.
+        max_unknown: the maximum number of connections without an introduction.
         longest_pause: the longest time between two attempts to reach node 0, in seconds.
-        accept_timeout: seconds for the empty line; torch's store, for example, sends nothing.
-        running_wait: seconds between a sign that workers of this job are running and acting on it.
-            A proxy, or a leftover of another job, may look the same for a moment. A launcher that
-            connects shows that they are not running.
+        accept_timeout: seconds that a node waits for the empty line. torch's store, for example,
+            sends nothing.
+        running_wait: seconds between the first sign that workers of this job are running and the
+            conclusion that they are. A proxy, or a process of an earlier job, may look the same
+            for a short time. If a launcher connects meanwhile, they are not running.
     """
 
     max_unknown: int = 64
@@ -80,17 +81,14 @@ class MeetingBounds:
     running_wait: float = 10.0
 
 
-MEETING_BOUNDS = MeetingBounds()
-
-
-class Meeting:
-    """One exchange, from the side of this node.
+class RankExchange:
+    """The exchange, from the side of this node.
 
     Args:
         node: the introduction of this node.
         host, port: the address of node 0.
         timeout: seconds in which all nodes must connect.
-        bounds: all other bounds.
+        bounds: all other bounds; None for the usual ones.
     """
 
     def __init__(
@@ -99,9 +97,9 @@ class Meeting:
         host: str,
         port: int,
         timeout: float,
-        bounds: MeetingBounds = MEETING_BOUNDS,
+        bounds: ExchangeBounds | None = None,
     ) -> None:
-        self._bounds = bounds
+        self._bounds = bounds or ExchangeBounds()
         self._node = node
         self._host = host
         self._port = port
@@ -116,12 +114,12 @@ class Meeting:
     def _where(self) -> str:
         return join_host_port(self._host, self._port)
 
-    def take_part(self) -> WorldRanks | None:
+    def run(self) -> WorldRanks | None:
         """Exchange introductions with the other nodes, and return the ranks of this node's workers.
 
-        Blocks; `close` ends it from another thread. Returns None if the workers of the other nodes
-        are running already, because a launcher of this job was restarted: then no node can report
-        its number of workers.
+        Blocks; `close` ends it from another thread. Returns None if the workers of other nodes are
+        already running, because a launcher of this job was restarted. Then this node cannot learn
+        how many workers the others run.
 
         Raises:
             RendezvousTimeoutError: not all nodes have connected in time.
@@ -132,8 +130,8 @@ class Meeting:
         ranks = self._gather() if self._node.rank == 0 else self._join()
         if ranks is None:
             _log.warning(
-                "the workers of other nodes are running already: this launcher, or theirs, was "
-                "restarted. Ranks are right only if all nodes run as many workers as this one "
+                "the workers of other nodes are already running: this launcher or another one was "
+                "restarted. Ranks are correct only if all nodes run as many workers as this one "
                 "(%d)",
                 self._node.local_world_size,
             )
@@ -289,11 +287,11 @@ class Meeting:
         """Return node 0's answer; empty if no launcher answers."""
         connection.sendall(to_line(asdict(self._node)))
         connection.settimeout(_POLL_INTERVAL)
-        said = b""
-        seated_until = time.monotonic() + self._bounds.accept_timeout
-        while not said.strip() or not said.endswith(b"\n"):
+        received = b""
+        accept_deadline = time.monotonic() + self._bounds.accept_timeout
+        while not received.strip() or not received.endswith(b"\n"):
             self._check_time()
-            if not said and time.monotonic() > seated_until:
+            if not received and time.monotonic() > accept_deadline:
                 return b""
             try:
                 more = connection.recv(MAX_LINE)
@@ -301,12 +299,12 @@ class Meeting:
                 continue
             except ConnectionError:
                 more = b""
-            said += more
-            if not more or len(said) > MAX_LINE:
+            received += more
+            if not more or len(received) > MAX_LINE:
                 return b""
             self._problem = "it waits for other nodes"
-            self._running_since = None  # it is a launcher without running workers
-        return said.strip()
+            self._running_since = None  # a launcher that answers has no running workers
+        return received.strip()
 
     # --- both -------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from plaunch import LaunchConfig
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import PluginContext, PluginManager
 from plaunch_events import find_event_handlers, parse_event_conf
-from plaunch_events.handlers import create_event_queues, parse_names
+from plaunch_events.event_queue import create_event_queues
+from plaunch_events.launch_events import parse_names
 
 from helpers.faults import raising
 from helpers.hooks import plugin_of

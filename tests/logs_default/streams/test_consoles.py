@@ -11,8 +11,8 @@ import threading
 
 import pytest
 from plaunch_logs_default.streams.backlog import Backlog
-from plaunch_logs_default.streams.console import Console
-from plaunch_logs_default.streams.warning_log import WarningLog
+from plaunch_logs_default.streams.consoles import Console
+from plaunch_logs_default.streams.writer import WarningLog
 
 from helpers.waiting import wait_until
 

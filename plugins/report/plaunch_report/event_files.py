@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import deque
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
-from plaunch_report.agents import ENDLESS, MOST, Agent, EventRecord, Plain
+from plaunch_report.agents import MAX_NUMBER, Agent, EventRecord, Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +27,8 @@ _FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
 
 
 @dataclass
-class Reading:
-    """What was read below some folders: the agents, and their files."""
+class EventFiles:
+    """The event files below some folders, and the agents in them."""
 
     agents: list[Agent] = field(default_factory=list)
     paths: list[list[str]] = field(default_factory=list)  # per event file: its parts, oldest first
@@ -38,7 +37,7 @@ class Reading:
     unreadable: int = 0  # other lines that are not events
 
     @property
-    def files(self) -> int:
+    def file_count(self) -> int:
         """The number of files."""
         return sum(map(len, self.paths))
 
@@ -61,7 +60,7 @@ class Reading:
                     yield agent_now, record
 
 
-def read_folders(folders: Sequence[str]) -> Reading:
+def read_folders(folders: Sequence[str]) -> EventFiles:
     """Read all `*.jsonl` files below some folders, including rotated ones.
 
     If the events of one launcher occur several times, as in bundles of several attempts, the copy
@@ -70,46 +69,48 @@ def read_folders(folders: Sequence[str]) -> Reading:
     Raises:
         UsageError: a path is not a folder, cannot be read, or has no event.
     """
-    reading = Reading()
+    event_files = EventFiles()
     for folder in folders:
         if not os.path.isdir(folder):
             fault = "is not a folder" if os.path.exists(folder) else "does not exist"
             raise UsageError(
                 f"{folder!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
             )
-        of_folder = Reading(paths=_find_files(folder))
+        of_folder = EventFiles(paths=_find_files(folder))
         of_folder.agents_of = [_read_agents(paths, of_folder) for paths in of_folder.paths]
         if not any(of_folder.agents_of):
             raise UsageError(f"no events found in {folder!r}: {_explain_nothing(of_folder)}")
-        reading.paths += of_folder.paths
-        reading.agents_of += of_folder.agents_of
-        reading.torn += of_folder.torn
-        reading.unreadable += of_folder.unreadable
-    _keep_fullest(reading)
-    return reading
+        event_files.paths += of_folder.paths
+        event_files.agents_of += of_folder.agents_of
+        event_files.torn += of_folder.torn
+        event_files.unreadable += of_folder.unreadable
+    _keep_fullest(event_files)
+    return event_files
 
 
-def _keep_fullest(reading: Reading) -> None:
+def _keep_fullest(event_files: EventFiles) -> None:
     """Keep only the agent with the most events of each launcher."""
     fullest: dict[tuple[str, str, int, float], Agent] = {}
-    for agent in chain.from_iterable(reading.agents_of):
+    for agent in chain.from_iterable(event_files.agents_of):
         launcher = agent.run_id, agent.host, agent.pid, agent.began
         known = fullest.get(launcher)
         if known is None or agent.count > known.count:
             fullest[launcher] = agent
     kept = {*map(id, fullest.values())}
-    reading.agents_of = [[one for one in there if id(one) in kept] for there in reading.agents_of]
-    reading.agents = [*chain.from_iterable(reading.agents_of)]
+    event_files.agents_of = [
+        [one for one in there if id(one) in kept] for there in event_files.agents_of
+    ]
+    event_files.agents = [*chain.from_iterable(event_files.agents_of)]
 
 
-def _explain_nothing(reading: Reading) -> str:
-    if not reading.files:
+def _explain_nothing(event_files: EventFiles) -> str:
+    if not event_files.file_count:
         return (
             "it has no *.jsonl files; launch with --event-log-handler=jsonl --log-dir=DIR to have "
             "events written"
         )
-    files = "1 file" if reading.files == 1 else f"{reading.files} files"
-    if not reading.torn + reading.unreadable:
+    files = "1 file" if event_files.file_count == 1 else f"{event_files.file_count} files"
+    if not event_files.torn + event_files.unreadable:
         return f"{files} named *.jsonl, all empty; did the launcher start?"
     return f"{files} named *.jsonl, but no line in them is an event of plaunch"
 
@@ -132,10 +133,10 @@ def _find_files(folder: str) -> list[list[str]]:
     return [[path for _, path in sorted(found[base])] for base in sorted(found)]
 
 
-def _read_agents(paths: list[str], reading: Reading) -> list[Agent]:
+def _read_agents(paths: list[str], event_files: EventFiles) -> list[Agent]:
     known: dict[_Key, Agent] = {}
     there = []
-    for record in _read_files(paths, reading):
+    for record in _read_files(paths, event_files):
         key = _key_of(record)
         agent = known.get(key)
         # Process ids are reused, usually so in containers.
@@ -150,13 +151,13 @@ def _key_of(record: EventRecord) -> _Key:
     return record.text("run_id"), record.text("host"), record.number("agent_pid")
 
 
-def _read_files(paths: list[str], reading: Reading | None) -> Iterator[EventRecord]:
-    """The events in some files, in order; counts lines that are not events in `reading`."""
+def _read_files(paths: list[str], event_files: EventFiles | None) -> Iterator[EventRecord]:
+    """The events in some files, in order; counts lines that are not events in `event_files`."""
     for path in paths:
-        yield from _read_file(path, reading)
+        yield from _read_file(path, event_files)
 
 
-def _read_file(path: str, reading: Reading | None) -> Iterator[EventRecord]:
+def _read_file(path: str, event_files: EventFiles | None) -> Iterator[EventRecord]:
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -165,12 +166,12 @@ def _read_file(path: str, reading: Reading | None) -> Iterator[EventRecord]:
                 record = _parse(line)
                 if record is not None:
                     yield record
-                elif reading is None:
+                elif event_files is None:
                     pass  # it was counted the first time
                 elif line.endswith(b"\n"):
-                    reading.unreadable += 1
+                    event_files.unreadable += 1
                 else:
-                    reading.torn += 1
+                    event_files.torn += 1
     except OSError as error:
         raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
 
@@ -184,7 +185,7 @@ def _parse(line: bytes) -> EventRecord | None:
         return None
     name, metadata = fields.get("name"), fields.get("metadata")
     date = _seconds(fields.get("timestamp"), 0.0, _LAST_DATE)
-    monotonic = _seconds(fields.get("monotonic"), -ENDLESS, ENDLESS)
+    monotonic = _seconds(fields.get("monotonic"), -MAX_NUMBER, MAX_NUMBER)
     if not (isinstance(name, str) and name.startswith("plaunch.") and isinstance(metadata, dict)):
         return None
     if date is None or monotonic is None:
@@ -193,10 +194,10 @@ def _parse(line: bytes) -> EventRecord | None:
     return EventRecord(_clean(name), date, monotonic, plain)
 
 
-def _seconds(value: object, least: float, most: float) -> float | None:
+def _seconds(value: object, low: float, high: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if least <= value <= most else None  # also for NaN
+    return float(value) if low <= value <= high else None  # also of NaN
 
 
 def _cleaned(value: Plain) -> Plain:
@@ -209,8 +210,6 @@ def _clean(text: str) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, int):
-        return abs(value) <= MOST  # not written by plaunch, it may have any length
+    if isinstance(value, (int, float)):
+        return abs(value) <= MAX_NUMBER  # not of NaN
     return value is None or isinstance(value, str)
