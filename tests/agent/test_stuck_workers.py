@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
-from plaunch.process.held import TIMEOUT_VARIABLE, UninterruptibleWatch
+from plaunch.process.watches import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.testing.rendezvous import FakeRendezvous
 
 from helpers.agents import Node, and_then

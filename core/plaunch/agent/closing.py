@@ -15,7 +15,7 @@ from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome
 from plaunch.agent.watchdog import LoopWatchdog
 from plaunch.errors import PlaunchError, ThreadStartError, text_of_error
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.marks import owns_process
 from plaunch.process.signals import SignalAction
 from plaunch.process.streams import show_rest
 from plaunch.rendezvous.job import JobRendezvous

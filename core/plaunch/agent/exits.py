@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from plaunch.agent.notifications import Notifier
+    from plaunch.process.components import WorkerExit
     from plaunch.process.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
-    from plaunch.process.worker_exit import WorkerExit
 
 
 class ExitReporter:

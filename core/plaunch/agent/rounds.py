@@ -15,8 +15,8 @@ from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
 from plaunch.rendezvous.api import RendezvousHandler
+from plaunch.rendezvous.backend import NodeSettings
 from plaunch.rendezvous.job import JobRendezvous
-from plaunch.rendezvous.parameters import NodeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_WORKERS
-from plaunch.process.worker_exit import WorkerExit as WorkerExit  # noqa: PLC0414 - public here
-from plaunch.process.worker_exit import WorkerInfo as WorkerInfo  # noqa: PLC0414
+from plaunch.process.components import WorkerExit as WorkerExit  # noqa: PLC0414 - public here
+from plaunch.process.components import WorkerInfo as WorkerInfo  # noqa: PLC0414
 from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:

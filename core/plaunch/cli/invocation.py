@@ -150,7 +150,7 @@ class Invocation:
             raise
         except (Exception, SystemExit) as error:
             from plaunch.errors import one_line  # errors only
-            from plaunch.process.launcher_variables import owns_process
+            from plaunch.process.marks import owns_process
 
             who = None if self._manager is None else self._manager.culprits.of_error(error)
             if who is not None:

@@ -12,8 +12,7 @@ from plaunch.agent.notifications import LaunchStarted, Stopping
 from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.metadata import RENDEZVOUS
-from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
-from plaunch.rendezvous.token import check_token_is_used
+from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, check_token_is_used
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notification, Notify

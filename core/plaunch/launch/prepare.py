@@ -14,7 +14,7 @@ from plaunch.plugin.components import find_binder, find_starter, find_worker_sto
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
-from plaunch.rendezvous.traits import traits_of
+from plaunch.rendezvous.backend import traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

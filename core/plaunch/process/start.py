@@ -15,10 +15,10 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.parts import FUNCTIONS, load_part
-from plaunch.process.arguments import variable_value, worker_args, worker_envs
 from plaunch.process.children import ProcessHandle
-from plaunch.process.launcher_variables import inheritable
+from plaunch.process.context import variable_value, worker_args, worker_envs
 from plaunch.process.logs import Std, default_logs_specs
+from plaunch.process.marks import inheritable
 from plaunch.process.supervised import SupervisedContext
 
 if TYPE_CHECKING:

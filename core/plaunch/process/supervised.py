@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.children import ExitWatch, restore_sigchld
-from plaunch.process.components import ContextComponents, default_binder, popen_by
+from plaunch.process.components import ContextComponents, WorkerResults, default_binder, popen_by
 from plaunch.process.context import PContext
-from plaunch.process.job_tag import JOBS_VARIABLE
-from plaunch.process.launcher_variables import inheritable
+from plaunch.process.marks import JOBS_VARIABLE, inheritable
 from plaunch.process.outcomes import WorkerOutcomes
 from plaunch.process.own_process import descriptor_limit
-from plaunch.process.stopping.reaper import Reaper
-from plaunch.process.stopping.session import WorkerSession
-from plaunch.process.stopping.stop import LastOutput, Stop
-from plaunch.process.stopping.stop_sequence import StopSequence
-from plaunch.process.worker_exit import WorkerResults
+from plaunch.process.stopping.job import Reaper
+from plaunch.process.stopping.stop import Stop
+from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
+from plaunch.process.streams import LastOutput
+from plaunch.process.watches import OutOfMemoryWatch
 
 if TYPE_CHECKING:
     import signal
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from plaunch.process.children import Popen, ProcessHandle
-    from plaunch.process.components import Binder, Binding, WorkerObserver
-    from plaunch.process.context import RunProcsResult
+    from plaunch.process.components import Binder, Binding, WorkerExit, WorkerObserver
     from plaunch.process.logs import LogsSpecs
+    from plaunch.process.outcomes import RunProcsResult
     from plaunch.process.stopping.job import Job
     from plaunch.process.streams import Streams
-    from plaunch.process.worker_exit import WorkerExit
 
 _log = logging.getLogger("plaunch")
 
@@ -178,9 +176,9 @@ class SupervisedContext(PContext):
         Returns:
             The one for `become_worker`, if there is a guard, and those that the fork must close.
         """
-        watch, job, starter = self._begun().watch, self._begun().job, self._components.starter
-        guard_fd = job.guard_fd()
-        fds = (*self._components.private_fds, *watch.own_fds(), *job.own_fds())
+        watch, guards, starter = self._begun().watch, self._reaper.guards, self._components.starter
+        guard_fd = guards.line_fd()
+        fds = (*self._components.private_fds, *watch.own_fds(), *guards.own_fds())
         fds += () if starter is None else (*starter.fds(),)
         return guard_fd, [fd for fd in fds if fd != guard_fd]
 
@@ -216,7 +214,7 @@ class SupervisedContext(PContext):
             if (logs := self._logs_to_close) is not None:
                 stack.callback(lambda: logs.close(self._outcomes.are_successes()))
             watch = stack.enter_context(contextlib.closing(ExitWatch()))
-            self._outcomes.begin()
+            self._outcomes.begin(OutOfMemoryWatch())
             stack.callback(self._results.close)
             self._results.begin(self.nprocs, watch)
             stack.callback(self._outcomes.release)
@@ -308,7 +306,7 @@ class SupervisedContext(PContext):
         if not (self._reaper.keep_daemons and outcomes.are_successes() and not outcomes.stopped()):
             sequence = StopSequence(
                 {
-                    rank: WorkerSession(worker, rank, opened.job, holds=self._components.holds)
+                    rank: WorkerSession(worker, rank, opened.job, self._components.holds)
                     for rank, worker in outcomes.workers.items()
                 },
                 name=self.name,
@@ -348,7 +346,7 @@ class SupervisedContext(PContext):
 
     def _note_exits(self, watch: ExitWatch) -> None:
         """Record every exit that has not been recorded, in the order seen."""
-        self._reaper.tend_guard()
+        self._reaper.guards.tend()
         self._results.receive()
         for rank in watch.ended():
             seen = self._outcomes.note(rank)

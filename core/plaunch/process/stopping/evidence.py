@@ -10,14 +10,13 @@ import time
 import types
 from typing import TYPE_CHECKING
 
-from plaunch.process.job_tag import find_rank, find_rank_in_title
-from plaunch.process.launcher_variables import is_started_by_launcher
+from plaunch.process.marks import find_rank, find_rank_in_title, is_started_by_launcher
 from plaunch.process.proc import PROC, find_environ, read_environ, read_proc, read_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from plaunch.process.processes import Identity, Process
+    from plaunch.process.proc import Identity, Process
 
 
 _POPEN = ("subprocess", "multiprocessing.popen_fork")  # modules with a class of that name
