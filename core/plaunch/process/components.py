@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch.process.watches import HoldWatch
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.job import Reaper
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams import OutputStats
+    from plaunch.process.watches import HoldWatch
 
 START_METHODS = ("spawn", "fork", "forkserver")  # of functions
 
@@ -165,32 +164,6 @@ class Starter(Protocol):
         """
 
 
-def popen_by(
-    starter: Starter | None, local_rank: int, binding: Binding | None, started: set[int]
-) -> Callable[..., Popen]:
-    """What starts a worker's program, from the arguments of `subprocess.Popen`.
-
-    Args:
-        starter: starts it; the program is executed if there is no starter, or it returns None.
-        local_rank: the local rank of the worker.
-        binding: binds the worker.
-        started: the local rank is added if the starter has started the worker.
-    """
-
-    def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
-        if starter is not None:
-            worker = starter.start(local_rank, command, binding=binding, **options)
-            if worker is not None:
-                started.add(local_rank)
-                return worker
-        import subprocess  # not needed where all workers are forked
-
-        with nullcontext() if binding is None else binding.applied():
-            return subprocess.Popen(command, start_new_session=start_new_session, **options)
-
-    return popen
-
-
 @plain_dataclass
 class WorkerInfo(Value):
     """One worker as plugins see it. `pid` is None before it is started.
@@ -304,6 +277,12 @@ class WorkerObserver(Protocol):
         """The stop sequence has taken a step."""
 
 
+def _new_holds() -> HoldWatch:
+    from plaunch.process.watches import HoldWatch  # command lines come here for less
+
+    return HoldWatch()
+
+
 @plain_dataclass
 class ContextComponents(Value):
     """The objects that an agent gives to each of its contexts.
@@ -325,5 +304,5 @@ class ContextComponents(Value):
     starter: Starter | None = None
     private_fds: Sequence[int] = ()
     observer: WorkerObserver | None = None
-    holds: HoldWatch = field(default_factory=HoldWatch)
+    holds: HoldWatch = field(default_factory=_new_holds)
     worker_info: Callable[[int, int], WorkerInfo] = unranked_worker

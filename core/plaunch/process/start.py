@@ -35,8 +35,7 @@ class SubprocessContext(SupervisedContext):
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
         program, args = str(self.entrypoint), self.args[local_rank]
-        env = {**self.envs[local_rank], **self._tags(local_rank)}
-        popen = self._popen(local_rank)
+        env, popen = self._environment(local_rank), self._popen(local_rank)
         return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank, popen))
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.children import ExitWatch, restore_sigchld
-from plaunch.process.components import ContextComponents, WorkerResults, default_binder, popen_by
+from plaunch.process.components import ContextComponents, WorkerResults, default_binder
 from plaunch.process.context import PContext
 from plaunch.process.marks import JOBS_VARIABLE, inheritable
 from plaunch.process.outcomes import WorkerOutcomes
 from plaunch.process.own_process import descriptor_limit
 from plaunch.process.stopping.job import Reaper
-from plaunch.process.stopping.stop import Stop
+from plaunch.process.stopping.stop import Stop, describe_unkillable
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
 from plaunch.process.streams import LastOutput
 from plaunch.process.watches import OutOfMemoryWatch
@@ -158,17 +158,31 @@ class SupervisedContext(PContext):
     # --- what a subclass starts a worker with -------------------------------------------------
 
     def _environment(self, local_rank: int) -> dict[str, str]:
-        """The whole environment of this worker."""
-        return inheritable({**os.environ, **self.envs[local_rank], **self._tags(local_rank)})
-
-    def _tags(self, local_rank: int) -> dict[str, str]:
-        """The variable that identifies the processes of this worker."""
-        return {JOBS_VARIABLE: self._begun().job.tags(local_rank)}
+        """The whole environment of this worker, with the tags that identify its processes."""
+        tags = {JOBS_VARIABLE: self._begun().job.tags(local_rank)}
+        return inheritable({**os.environ, **self.envs[local_rank], **tags})
 
     def _popen(self, local_rank: int) -> Callable[..., Popen]:
         """What starts the program of this worker, from the arguments of `subprocess.Popen`."""
+        starter, binding = self._components.starter, self._bindings.get(local_rank)
+
+        def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
+            if starter is not None:
+                worker = starter.start(local_rank, command, binding=binding, **options)
+                if worker is not None:
+                    self.started_by_starter.add(local_rank)
+                    return worker
+            import subprocess  # not needed where all workers are forked
+
+            with self._bound(local_rank):
+                return subprocess.Popen(command, start_new_session=start_new_session, **options)
+
+        return popen
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Bind processes that this thread starts to the processors and devices of this worker."""
         binding = self._bindings.get(local_rank)
-        return popen_by(self._components.starter, local_rank, binding, self.started_by_starter)
+        return contextlib.nullcontext() if binding is None else binding.applied()
 
     def _fork_fds(self) -> tuple[int | None, list[int]]:
         """The descriptors that a fork of this process has to deal with.
@@ -342,7 +356,7 @@ class SupervisedContext(PContext):
         with self._lock, self._held_signals():
             if self._is_closed or self._opened is None:
                 return
-            self.begin_stop(death_sig, timeout).run(self._opened.watch.wait)
+            self.begin_stop(death_sig, timeout).run()
 
     def _note_exits(self, watch: ExitWatch) -> None:
         """Record every exit that has not been recorded, in the order seen."""
@@ -365,8 +379,6 @@ class SupervisedContext(PContext):
         self._is_closed = True
         self._begun().resources.close()
         if stuck or orphans:
-            from plaunch.process.stopping.stop import describe_unkillable  # rare
-
             message = describe_unkillable(self.name, stuck, orphans, self._outcomes.failures)
             _log.error(message)
             raise UnkillableWorkerError(message)

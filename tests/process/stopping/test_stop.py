@@ -110,7 +110,7 @@ def stopped(caplog):
         )
         if is_hurried:
             stop.escalate()
-        stop.run(watch.wait)
+        stop.run()
         assert output.is_begun
         return released == [{}], [record.getMessage() for record in caplog.records]
 

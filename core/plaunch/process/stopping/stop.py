@@ -43,7 +43,7 @@ class Stop:
     Args:
         sequence: stops the workers; None to spare their orphans.
         job: finds and sweeps orphans.
-        watch: what the caller waits with.
+        watch: what the caller waits with between two steps.
         output: wakes the watch when it has been passed on.
         look: records exits, and returns the local ranks that run.
         release: releases everything. It gets the processes that survived SIGKILL, by local rank,
@@ -78,29 +78,29 @@ class Stop:
         if sequence is not None:
             self._stages += [self._sweep_up, self._stop_workers]
 
-    def run(self, wait: Callable[[float], None]) -> None:
-        """Take all steps, and `wait` for at most the given seconds between them.
+    def run(self) -> None:
+        """Take all steps, and wait with the watch between them.
 
         Raises:
             UnkillableWorkerError: as `step`.
         """
         try:
-            self._take_steps(wait)
+            self._take_steps()
         except UnkillableWorkerError:
             raise  # it is over
         except BaseException:
             # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker.
             try:
                 self.escalate()
-                self._take_steps(wait)
+                self._take_steps()
             finally:
                 if self._stages:
                     self._release_all()
             raise
 
-    def _take_steps(self, wait: Callable[[float], None]) -> None:
+    def _take_steps(self) -> None:
         while (delay := self.step()) is not None:
-            wait(delay)
+            self._watch.wait(delay)
 
     def step(self) -> float | None:
         """Do what is due; return the seconds until the next step, or None at the end.
