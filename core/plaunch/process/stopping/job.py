@@ -49,7 +49,7 @@ class Job:
     Args:
         origin: how its processes are recognized.
         spared: the processes that `origin` spares; helpers are added.
-        guards: the guard.
+        guards: has the guard, to which the processes are reported.
         zombies: reaps the children of an adopter.
     """
 
@@ -310,22 +310,18 @@ class Reaper:
         """
         import subprocess  # a launch of functions may not need it
 
-        job = self._begun()
+        if self._job is None:
+            raise RuntimeError("a helper is started while there are no workers")
         process = subprocess.Popen(
             command,
-            env={**inheritable(environ), JOBS_VARIABLE: job.tags(HELPER)},
+            env={**inheritable(environ), JOBS_VARIABLE: self._job.tags(HELPER)},
             start_new_session=True,
             **options,
         )
-        job.add_helper(process.pid)
+        self._job.add_helper(process.pid)
         return process
 
     def close(self) -> None:
         """End the guard; the workers are gone, or are spared."""
         self._job = None
         self.guards.close()
-
-    def _begun(self) -> Job:
-        if self._job is None:
-            raise RuntimeError("a helper is started while there are no workers")
-        return self._job
