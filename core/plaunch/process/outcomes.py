@@ -82,8 +82,8 @@ class WorkerOutcomes:
         self._results = results
         self._worker_info = worker_info
         self._new: list[int] = []  # the local ranks of exits that `take` has not returned yet
-        self._told_to_end: frozenset[int] = frozenset()
-        self._ended_by_us: frozenset[int] = frozenset()
+        self._live_at_stop: frozenset[int] = frozenset()
+        self._stopped_ranks: frozenset[int] = frozenset()
         self._old_files: dict[int, _FileState | None] = {}
         self._memory: OutOfMemoryWatch | None = None
 
@@ -114,8 +114,8 @@ class WorkerOutcomes:
     def begin_stop(self) -> None:
         """Record which workers a stop ends: those that run and have neither failed nor returned."""
         live = self.live()
-        self._told_to_end = frozenset(live)
-        self._ended_by_us = frozenset(
+        self._live_at_stop = frozenset(live)
+        self._stopped_ranks = frozenset(
             rank
             for rank in live
             if not (self._has_reported(rank) or self._results.has_returned(rank))
@@ -126,8 +126,8 @@ class WorkerOutcomes:
         pid, exitcode = self.workers[local_rank].pid, self.workers[local_rank].poll()
         if exitcode is None:
             raise RuntimeError(f"pid {pid} has ended without an exit code")
-        stopped = local_rank in self._ended_by_us
-        if exitcode and local_rank in self._told_to_end and not stopped:
+        stopped = local_rank in self._stopped_ranks
+        if exitcode and local_rank in self._live_at_stop and not stopped:
             # The stop only hastened its end: after success, or after it had reported its exception.
             if self._results.has_returned(local_rank):
                 stopped = True
@@ -174,7 +174,7 @@ class WorkerOutcomes:
         """
         failures = self.failures
         for rank in self.live() if failures else ():
-            if rank not in self._ended_by_us and self._has_reported(rank):
+            if rank not in self._stopped_ranks and self._has_reported(rank):
                 failures[rank] = self._failure(rank, 1)
         return failures
 

@@ -6,7 +6,6 @@ makes a job for each start.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.process.children import ExitWatch
-    from plaunch.process.proc import Identity, Process
-
-_log = logging.getLogger("plaunch")
+    from plaunch.process.proc import Process
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
 _TEND_PERIOD = 1.0  # seconds between two checks for orphans
@@ -48,14 +45,11 @@ class Job:
 
     Args:
         origin: how its processes are recognized.
-        spared: the processes that `origin` spares; helpers are added.
         guards: has the guard, to which the processes are reported.
         zombies: reaps the children of an adopter.
     """
 
-    def __init__(
-        self, origin: Origin, spared: set[Identity], guards: GuardKeeper, zombies: ZombieReaper
-    ) -> None:
+    def __init__(self, origin: Origin, guards: GuardKeeper, zombies: ZombieReaper) -> None:
         self._name = origin.job.decode()
         self._proc = origin.proc
         self._tree = tree = make_tree(origin)
@@ -63,7 +57,7 @@ class Job:
         self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
         self._zombies = zombies
         self._guards = guards
-        self._spared = spared
+        self._spared = origin.spared  # helpers are added
         self._looked: dict[int, list[Process]] | None = None
         self._orphans: dict[int, list[Process]] | None = None
         self._killed: set[int] = set()  # local ranks with processes that got SIGKILL
@@ -263,10 +257,6 @@ class Reaper:
         """
         if not self._is_subreaper and owns_process():
             self._is_subreaper = become_subreaper()
-        spared: set[Identity] = set()
-        if self._is_subreaper:
-            children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
-            spared.update(child.identity for child in children if child is not None)
         own = read_process(os.getpid(), self._proc)
         origin = Origin(
             job=make_job_id().encode(),
@@ -275,14 +265,16 @@ class Reaper:
             has_forked=has_forked,
             adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
             is_init=os.getpid() == 1,
-            spared=spared,
             clock=self._clock,
         )
+        if self._is_subreaper:
+            children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
+            origin.spared.update(child.identity for child in children if child is not None)
         line = job_line(
             origin.job.decode(), since=origin.since, has_forked=has_forked, folder=folder
         )
-        self.guards.begin(line, spared, watch)
-        self._job = Job(origin, spared, self.guards, self._zombies)
+        self.guards.begin(line, origin.spared, watch)
+        self._job = Job(origin, self.guards, self._zombies)
         return self._job
 
     def tend(self) -> None:
