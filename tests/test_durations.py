@@ -35,7 +35,7 @@ from plaunch.durations import (
 from plaunch.errors import UsageError
 from plaunch.process import start_processes
 from plaunch.process.children import ExitWatch
-from plaunch.process.held import uninterruptible_timeout_of
+from plaunch.process.watches import uninterruptible_timeout_of
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_events.otel import _seconds as otel_seconds

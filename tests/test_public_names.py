@@ -17,7 +17,6 @@ PACKAGES = [
     "plaunch.plugin",
     "plaunch.process",
     "plaunch.rendezvous",
-    "plaunch.restarts",
     "plaunch.testing",
     "plaunch_hang.stacks",
     "plaunch_network",

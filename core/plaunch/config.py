@@ -149,7 +149,7 @@ class LaunchConfig(Record):
                 f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
             )
         if self.max_restarts_by_cause:
-            from plaunch.restarts.budgets import check_budgets  # if there are any
+            from plaunch.restarts import check_budgets  # if there are any
 
             check_budgets(self.max_restarts_by_cause)
         check_choice("start_method", self.start_method, START_METHODS)

@@ -10,8 +10,8 @@ import pytest
 from plaunch.agent import WorkerState
 from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
 from plaunch.process import ChildFailedError
-from plaunch.process.held import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.process.proc import read_state
+from plaunch.process.watches import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.restarts import Cause, Decision, RestartAction
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous

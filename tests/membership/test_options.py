@@ -8,7 +8,7 @@ import os
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.process import launcher_variables as withheld
+from plaunch.process.marks import is_secret
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE, RendezvousParameters
 from plaunch_membership.options import read_token
 
@@ -119,4 +119,4 @@ def test_reading_the_option_is_recorded():
 
 
 def test_workers_do_not_inherit_the_variable():
-    assert withheld.is_secret(TOKEN_VARIABLE)
+    assert is_secret(TOKEN_VARIABLE)

@@ -8,7 +8,8 @@ import types
 
 import pytest
 from plaunch.process import Process, read_process
-from plaunch.process.stopping.session import WorkerSession
+from plaunch.process.stopping.stop_sequence import WorkerSession
+from plaunch.process.watches import HoldWatch
 from plaunch_multiprocessing import fork_server
 
 
@@ -47,6 +48,6 @@ def test_a_reused_pid_gets_no_signal(unrelated, monkeypatch):
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
     job = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
-    WorkerSession(worker, 0, job).kill()
+    WorkerSession(worker, 0, job, HoldWatch()).kill()
     worker.release()
     assert unrelated.poll() is None

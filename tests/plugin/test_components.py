@@ -11,7 +11,7 @@ import pytest
 from plaunch import threads
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin import CallLimits, find_worker_env
-from plaunch.process.worker_exit import WorkerInfo
+from plaunch.process.components import WorkerInfo
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising

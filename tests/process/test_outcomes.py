@@ -1,85 +1,42 @@
-"""The out-of-memory killer's counters, on made-up trees."""
+"""Which exits of workers are failures, and why."""
 
 from __future__ import annotations
 
-import pytest
-from plaunch.process.outcomes import OutOfMemoryWatch
+import signal
+
+from plaunch.process import WorkerResults
+from plaunch.process.components import unranked_worker
+from plaunch.process.outcomes import WorkerOutcomes
+from plaunch.process.watches import OutOfMemoryWatch
 
 
-def write(root, path, text):
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+class Ended:
+    """A worker that has ended."""
+
+    def __init__(self, pid, exitcode):
+        self.pid = pid
+        self.exitcode = exitcode
+
+    def poll(self):
+        return self.exitcode
 
 
-V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
-V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
-VMSTAT = "nr_free_pages 5\noom_kill {}\n"
+def test_only_a_sigkill_from_outside_may_be_the_out_of_memory_killers(tmp_path):
+    """The counter is of all processes, so it says nothing about workers that ended otherwise."""
+    counter = tmp_path / "proc" / "vmstat"
+    counter.parent.mkdir()
+    counter.write_text("oom_kill 0\n")
+    outcomes = WorkerOutcomes("t", 4, {}, lambda rank: [], WorkerResults(), unranked_worker)
+    outcomes.begin(OutOfMemoryWatch(str(tmp_path)))
 
-TREES = {
-    "version 2": ("0::/jobs/a\n", "sys/fs/cgroup/jobs/a/memory.events", V2),
-    "version 2 in a container": ("0::/../host/path\n", "sys/fs/cgroup/memory.events", V2),
-    "version 1": (
-        "5:devices:/x\n4:memory:/jobs/a\n0::/\n",
-        "sys/fs/cgroup/memory/jobs/a/memory.oom_control",
-        V1,
-    ),
-    "version 1 in a container": (
-        "4:memory:/docker/ab\n",
-        "sys/fs/cgroup/memory/memory.oom_control",
-        V1,
-    ),
-    "version 1, mounted with others": (
-        "4:memory,hugetlb:/jobs/a\n",
-        "sys/fs/cgroup/memory,hugetlb/jobs/a/memory.oom_control",
-        V1,
-    ),
-    "a group that does not count memory": (
-        "0::/jobs/a\n",
-        "sys/fs/cgroup/jobs/memory.events",
-        V2,
-    ),
-    "no group counts": ("", "proc/vmstat", VMSTAT),
-}
+    def end(rank, exitcode):
+        outcomes.workers[rank] = Ended(100 + rank, exitcode)
+        return outcomes.note(rank)
 
-
-@pytest.mark.parametrize("name", TREES)
-def test_a_counter_that_moves_is_noticed(tmp_path, name):
-    groups, path, text = TREES[name]
-    write(tmp_path, "proc/self/cgroup", groups)
-    write(tmp_path, path, text.format(7))
-    watch = OutOfMemoryWatch(str(tmp_path))
-    assert not watch.has_killed()
-    write(tmp_path, path, text.format(8))
-    assert watch.has_killed()
-    assert watch.has_killed(), "others may be asked about, too"
-
-
-def test_the_groups_own_counter_comes_before_the_systems(tmp_path):
-    """Somebody else's death is no reason to blame the killer for ours."""
-    write(tmp_path, "proc/self/cgroup", "0::/jobs/a\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/a/memory.events", V2.format(0))
-    write(tmp_path, "proc/vmstat", VMSTAT.format(1))
-    watch = OutOfMemoryWatch(str(tmp_path))
-    write(tmp_path, "proc/vmstat", VMSTAT.format(2))
-    assert not watch.has_killed()
-
-
-@pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill many\n", "\x00\xff"])
-def test_without_a_counter_nothing_is_claimed(tmp_path, text):
-    write(tmp_path, "proc/vmstat", text)
-    watch = OutOfMemoryWatch(str(tmp_path))
-    assert not watch.has_killed()
-
-
-def test_a_counter_that_goes_away_claims_nothing(tmp_path):
-    write(tmp_path, "proc/vmstat", VMSTAT.format(1))
-    watch = OutOfMemoryWatch(str(tmp_path))
-    (tmp_path / "proc/vmstat").unlink()
-    assert not watch.has_killed()
-    write(tmp_path, "proc/vmstat", VMSTAT.format(9))
-    assert not watch.has_killed()
-
-
-def test_this_systems_counters_can_be_read():
-    assert not OutOfMemoryWatch().has_killed()
+    assert end(0, -signal.SIGKILL).failure.oom_killed is False
+    counter.write_text("oom_kill 1\n")
+    assert end(1, 1).failure.oom_killed is False
+    assert end(2, -signal.SIGKILL).failure.oom_killed is True
+    outcomes.workers[3] = Ended(103, -signal.SIGKILL)
+    outcomes.begin_stop()
+    assert outcomes.note(3).failure is None

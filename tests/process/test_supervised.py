@@ -20,10 +20,9 @@ from plaunch.errors import (
     UsageError,
     WorkerStartError,
 )
-from plaunch.process import SubprocessContext, outcomes, supervised
+from plaunch.process import SubprocessContext, supervised
 from plaunch.process.proc import read_state
-from plaunch.process.stopping.session import WorkerSession
-from plaunch.process.stopping.stop_sequence import StopSequence
+from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
 from plaunch.process.stopping.tree import ProcTree
 
 from helpers.calls import Call
@@ -573,16 +572,6 @@ def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(run, tmp_pa
         context.start()
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
     assert is_gone(context.pids()[0])
-
-
-def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
-    """The counter stands for all, so only a worker that nobody here has killed is asked about."""
-    moved = iter([True])
-    monkeypatch.setattr(outcomes.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
-    kill = "import os; os.kill(os.getpid(), 9)"
-    assert run("raise SystemExit(1)").wait(BOUND).failures[0].oom_killed is False
-    assert run(kill).wait(BOUND).failures[0].oom_killed is True
-    assert run(kill).wait(BOUND).failures[0].oom_killed is False
 
 
 def test_a_context_is_started_once_and_then_waited_for(run):

@@ -7,7 +7,7 @@ import copy
 import pytest
 from plaunch.errors import UsageError
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE, RendezvousParameters
-from plaunch.rendezvous.token import check_token_is_used
+from plaunch.rendezvous.backend import check_token_is_used
 
 SECRET = "correct horse battery staple"
 

@@ -6,7 +6,7 @@ import pytest
 from plaunch import LaunchConfig
 from plaunch.cli.options import max_restarts
 from plaunch.errors import UsageError
-from plaunch.restarts.budgets import format_budgets, parse_budgets
+from plaunch.restarts import format_budgets, parse_budgets
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_what_is_read(text, total, by_cause) -> None:
         ("3,hang", "'hang' in '3,hang' is not CAUSE:NUMBER"),
         ("3,hang:-1", "is not CAUSE:NUMBER"),
         ("3,hang:1,hang:2", "two numbers for cause 'hang'"),
-        ("3,hnag:1", "'hnag' is no cause of failures; did you mean 'hang'"),
-        ("3,:1", "'' is no cause of failures"),
+        ("3,hnag:1", "'hnag' is not a cause of failures; did you mean 'hang'"),
+        ("3,:1", "'' is not a cause of failures"),
         ("3,", "is not CAUSE:NUMBER"),
     ],
 )
@@ -42,10 +42,10 @@ def test_what_is_refused(text, message) -> None:
 @pytest.mark.parametrize(
     ("budgets", "message"),
     [
-        ({"hang": -1}, "is -1 for 'hang', which is no number"),
+        ({"hang": -1}, "is -1 for 'hang', which is not a number"),
         ({"hang": True}, "is True"),
         ({"hang": "1"}, "is '1'"),
-        ({"hagn": 1}, "'hagn' is no cause of failures; did you mean 'hang'"),
+        ({"hagn": 1}, "'hagn' is not a cause of failures; did you mean 'hang'"),
     ],
 )
 def test_settings_in_code_are_checked(budgets, message) -> None:

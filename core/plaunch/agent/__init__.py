@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import StoreRound as StoreRound
     from plaunch.agent.worker_store import WorkerStore as WorkerStore
     from plaunch.agent.workers import Workers as Workers
-    from plaunch.process.worker_exit import WorkerExit as WorkerExit
-    from plaunch.process.worker_exit import WorkerInfo as WorkerInfo
+    from plaunch.process.components import WorkerExit as WorkerExit
+    from plaunch.process.components import WorkerInfo as WorkerInfo
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -74,7 +74,7 @@ __getattr__, __dir__, __all__ = attach(
             "GroupInfo RunResult Worker WorkerGroup WorkerSpec WorkerState macros "
             "worker_environment"
         ),
-        "..process.worker_exit": "WorkerExit WorkerInfo",
+        "..process.components": "WorkerExit WorkerInfo",
         ".worker_store": "OpenStore StoreRound WorkerStore",
         ".workers": "Workers",
     },

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.extensions import Progress
     from plaunch.agent.workers import Workers
-    from plaunch.process.held import Held
+    from plaunch.process.watches import Held
 
 logger = logging.getLogger("plaunch")
 

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import Workers
     from plaunch.health import HealthChecks
-    from plaunch.process.components import Binder, Starter
+    from plaunch.process.components import Binder, Starter, WorkerInfo
     from plaunch.process.signals import SignalPolicy
     from plaunch.process.streams import OutputStats
-    from plaunch.process.worker_exit import WorkerInfo
     from plaunch.restarts import RestartPolicy
 
     WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]

@@ -24,9 +24,9 @@ from plaunch.agent.worker import (
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import UsageError
 from plaunch.process.components import default_binder
-from plaunch.process.held import uninterruptible_timeout_of
 from plaunch.process.logs import Std, default_logs_specs
 from plaunch.process.start import start_processes
+from plaunch.process.watches import uninterruptible_timeout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +188,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Prepare the reaper before `run`, since extensions may start threads before that."""
-        self._local.reaper.prepare()
+        self._local.reaper.guards.prepare()
         try:
             yield
         finally:

@@ -14,12 +14,12 @@ from plaunch.agent.worker import RunResult, WorkerState, describe_worker, launch
 from plaunch.agent.worker_store import HostedStore, open_default_store
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.components import ContextComponents
-from plaunch.process.context import RunProcsResult
 from plaunch.process.failure import ProcessFailure
-from plaunch.process.held import HoldWatch, UninterruptibleWatch
+from plaunch.process.outcomes import RunProcsResult
 from plaunch.process.proc import describe_process
-from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.job import Reaper
 from plaunch.process.streams import OutputStats
+from plaunch.process.watches import HoldWatch, UninterruptibleWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

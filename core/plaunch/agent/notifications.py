@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent.states import Requested
     from plaunch.agent.worker import GroupInfo, RunResult, WorkerState
+    from plaunch.process.components import WorkerExit
     from plaunch.process.failure import ProcessFailure
     from plaunch.process.signals import SignalAction
     from plaunch.process.stopping.stop_sequence import StopStep
-    from plaunch.process.worker_exit import WorkerExit
     from plaunch.rendezvous.api import MembershipChange
 
     Notify = Callable[["Notification"], None]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.states import RoundFormed, State
     from plaunch.agent.worker import RunResult, WorkerGroup, WorkerState
+    from plaunch.process.components import WorkerExit
     from plaunch.process.stopping.stop_sequence import StopStep
-    from plaunch.process.worker_exit import WorkerExit
     from plaunch.rendezvous.api import MembershipChange
 
 Facts = ParamSpec("Facts")

@@ -21,11 +21,11 @@ from plaunch.errors import (
     ThreadStartError,
     text_of_error,
 )
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.marks import owns_process
 from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.api import RendezvousHandler
+from plaunch.rendezvous.backend import NodeSettings
 from plaunch.rendezvous.job import JobRendezvous
-from plaunch.rendezvous.parameters import NodeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

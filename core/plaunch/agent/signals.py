@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.marks import owns_process
 from plaunch.process.own_process import raise_priority
 from plaunch.process.proc import PROC, find_processor_wait, read_masks
 from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals

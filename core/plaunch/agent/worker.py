@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_WORKERS
-from plaunch.process.worker_exit import WorkerInfo
+from plaunch.process.components import WorkerInfo
 from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:

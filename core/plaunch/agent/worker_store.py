@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.process.stopping.reaper import Reaper
+    from plaunch.process.stopping.job import Reaper
 
 logger = logging.getLogger("plaunch")
 

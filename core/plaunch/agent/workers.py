@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from plaunch.agent.extensions import Hang
     from plaunch.agent.worker import RunResult, WorkerGroup
-    from plaunch.process.held import HoldWatch
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams
+    from plaunch.process.watches import HoldWatch
 
 
 class Workers(Protocol):

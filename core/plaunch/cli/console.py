@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from plaunch.errors import PlaunchError, PluginLoadError
 from plaunch.parts import JSON_LINE, PAINT, load_part
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.marks import owns_process
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:

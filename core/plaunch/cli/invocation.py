@@ -149,7 +149,7 @@ class Invocation:
         except PlaunchError:
             raise
         except (Exception, SystemExit) as error:
-            from plaunch.process.launcher_variables import owns_process
+            from plaunch.process.marks import owns_process
 
             found = None if self._manager is None else self._manager.culprits.error_for(error)
             if found is not None:

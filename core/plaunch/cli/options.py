@@ -22,7 +22,7 @@ def max_restarts(text: str) -> int | str:
     """Parse a number of restarts; a list with numbers for causes stays a text."""
     if "," not in text and ":" not in text:
         return integer(text)
-    from plaunch.restarts.budgets import format_budgets, parse_budgets  # if given
+    from plaunch.restarts import format_budgets, parse_budgets  # if given
 
     return format_budgets(*parse_budgets(text))
 

@@ -23,7 +23,7 @@ from plaunch.errors import (
     SignalException,
     UsageError,
 )
-from plaunch.process.launcher_variables import reported_exit_code
+from plaunch.process.marks import reported_exit_code
 
 if TYPE_CHECKING:
     import logging

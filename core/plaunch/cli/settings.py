@@ -22,7 +22,7 @@ from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, advise
 from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.logs import Std
 from plaunch.process.signals import parse_signals
-from plaunch.rendezvous.traits import traits_of
+from plaunch.rendezvous.backend import traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     max_restarts = args.max_restarts
     by_cause: dict[str, int] = {}
     if isinstance(max_restarts, str):
-        from plaunch.restarts.budgets import parse_budgets  # if there are any
+        from plaunch.restarts import parse_budgets  # if there are any
 
         max_restarts, by_cause = parse_budgets(max_restarts)
     worker_env: dict[str, str] = {}

@@ -19,8 +19,7 @@ from plaunch.plugin.components import find_binder, find_starter, find_worker_sto
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
-from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
-from plaunch.rendezvous.traits import traits_of
+from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -254,7 +253,7 @@ def create_rendezvous(
         RENDEZVOUS, config.rdzv_backend, params, seconds=_connect_bound(params)
     )
     if params.max_nodes > 1:
-        from plaunch.rendezvous.token import check_token_is_used  # several nodes
+        from plaunch.rendezvous.backend import check_token_is_used  # several nodes
 
         try:
             check_token_is_used(params, os.environ)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.extensions import LaunchEvents
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.child_failed import ChildFailedError
-    from plaunch.process.worker_exit import WorkerInfo
+    from plaunch.process.components import WorkerInfo
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")

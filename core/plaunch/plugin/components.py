@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.components import Binder, Starter
-    from plaunch.process.worker_exit import WorkerInfo
+    from plaunch.process.components import Binder, Starter, WorkerInfo
 
 # The hook of each notification; the hook's arguments are fields of the notification.
 HOOK_OF: dict[type[Notification], str] = {

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.held import Held
     from plaunch.process.streams import OutputStats
+    from plaunch.process.watches import Held
     from plaunch.rendezvous.api import RendezvousHandler
     from plaunch.rendezvous.job import SharedTexts
 

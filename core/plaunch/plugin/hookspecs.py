@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         SignalPolicyFactory,
     )
     from plaunch.process import Binder, Starter
-    from plaunch.process.worker_exit import WorkerExit, WorkerInfo
+    from plaunch.process.components import WorkerExit, WorkerInfo
 
     _F = TypeVar("_F", bound=Callable[..., object])
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs
     from plaunch.process.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
-    from plaunch.rendezvous.parameters import RendezvousParameters
-    from plaunch.restarts.api import RestartPolicy
+    from plaunch.rendezvous.backend import RendezvousParameters
+    from plaunch.restarts import RestartPolicy
     from plaunch.scheduling import Allocation
 
 FIRST_PARTY = "plaunch"  # the distribution of plaunch's own plugins

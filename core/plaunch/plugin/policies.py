@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.signals import SignalPolicy
-    from plaunch.restarts.api import Decided, Decision, Failure, RestartPolicy
+    from plaunch.restarts import Decided, Decision, Failure, RestartPolicy
 
 logger = logging.getLogger("plaunch")
 
@@ -140,7 +140,7 @@ class LaunchRestartPolicy:
         shared = {RESTART_POLICIES.flag: self.name}
         by_cause: Any = settings.get("max_restarts_by_cause")
         if by_cause:
-            from plaunch.restarts.budgets import format_budgets  # if there are any
+            from plaunch.restarts import format_budgets  # if there are any
 
             total: Any = settings["max_restarts"]
             shared["--max-restarts"] = format_budgets(total, by_cause)
@@ -202,7 +202,7 @@ class LaunchRestartPolicy:
         return {**values}
 
     def _count(self, failure: Failure) -> Decision:
-        from plaunch.restarts.api import Decision, RestartAction  # failures only
+        from plaunch.restarts import Decision, RestartAction  # failures only
 
         if failure.cause.is_outside:
             return Decision(RestartAction.RESTART, costs=False)
@@ -219,7 +219,7 @@ def _checked(decision: Any, who: str) -> Decision:
         PluginError: the decision is invalid.
     """
     from plaunch.durations import Duration  # failures only
-    from plaunch.restarts.api import Decision, RestartAction
+    from plaunch.restarts import Decision, RestartAction
 
     if not isinstance(decision, Decision):
         raise PluginError(f"{who} returned {decision!r} from decide, not a Decision")

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from plaunch.process.components import Binder as Binder
     from plaunch.process.components import Binding as Binding
     from plaunch.process.components import ContextComponents as ContextComponents
+    from plaunch.process.components import ProcessExit as ProcessExit
+    from plaunch.process.components import Returns as Returns
     from plaunch.process.components import Starter as Starter
+    from plaunch.process.components import WorkerExit as WorkerExit
+    from plaunch.process.components import WorkerInfo as WorkerInfo
     from plaunch.process.components import WorkerObserver as WorkerObserver
+    from plaunch.process.components import WorkerResults as WorkerResults
     from plaunch.process.components import default_binder as default_binder
     from plaunch.process.consequences import Consequence as Consequence
     from plaunch.process.context import PContext as PContext
-    from plaunch.process.context import RunProcsResult as RunProcsResult
     from plaunch.process.error_file import ErrorFileError as ErrorFileError
     from plaunch.process.error_file import read_error_file as read_error_file
     from plaunch.process.error_file import record as record
@@ -33,28 +37,29 @@ if TYPE_CHECKING:
     from plaunch.process.failure import ProcessFailure as ProcessFailure
     from plaunch.process.failure import describe_early_ends as describe_early_ends
     from plaunch.process.failure import describe_exit as describe_exit
-    from plaunch.process.held import Held as Held
-    from plaunch.process.held import HoldWatch as HoldWatch
-    from plaunch.process.held import describe_hold as describe_hold
-    from plaunch.process.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
-    from plaunch.process.launcher_variables import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
-    from plaunch.process.launcher_variables import inheritable as inheritable
-    from plaunch.process.launcher_variables import without_secrets as without_secrets
     from plaunch.process.logs import LogsDest as LogsDest
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
     from plaunch.process.logs import find_run_dir as find_run_dir
     from plaunch.process.logs import remove_temporary as remove_temporary
     from plaunch.process.logs import to_map as to_map
+    from plaunch.process.marks import JOBS_VARIABLE as JOBS_VARIABLE
+    from plaunch.process.marks import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
+    from plaunch.process.marks import inheritable as inheritable
+    from plaunch.process.marks import without_secrets as without_secrets
+    from plaunch.process.outcomes import RunProcsResult as RunProcsResult
     from plaunch.process.own_process import become_worker as become_worker
     from plaunch.process.own_process import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from plaunch.process.proc import Process as Process
+    from plaunch.process.proc import children_by_parent as children_by_parent
     from plaunch.process.proc import find_cpu_quota as find_cpu_quota
     from plaunch.process.proc import find_field as find_field
     from plaunch.process.proc import find_variable as find_variable
     from plaunch.process.proc import group_paths as group_paths
     from plaunch.process.proc import list_numbers as list_numbers
+    from plaunch.process.proc import open_pidfd as open_pidfd
     from plaunch.process.proc import read_command as read_command
     from plaunch.process.proc import read_environ as read_environ
     from plaunch.process.proc import read_fds as read_fds
@@ -62,15 +67,12 @@ if TYPE_CHECKING:
     from plaunch.process.proc import read_masks as read_masks
     from plaunch.process.proc import read_name as read_name
     from plaunch.process.proc import read_proc as read_proc
+    from plaunch.process.proc import read_process as read_process
     from plaunch.process.proc import read_stack as read_stack
     from plaunch.process.proc import read_stat as read_stat
+    from plaunch.process.proc import read_table as read_table
     from plaunch.process.proc import read_waiting_place as read_waiting_place
-    from plaunch.process.processes import Process as Process
-    from plaunch.process.processes import children_by_parent as children_by_parent
-    from plaunch.process.processes import open_pidfd as open_pidfd
-    from plaunch.process.processes import read_process as read_process
-    from plaunch.process.processes import read_table as read_table
-    from plaunch.process.processes import wait_for_end as wait_for_end
+    from plaunch.process.proc import wait_for_end as wait_for_end
     from plaunch.process.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.signals import SignalAction as SignalAction
     from plaunch.process.signals import SignalException as SignalException
@@ -85,11 +87,9 @@ if TYPE_CHECKING:
     from plaunch.process.streams import Streams as Streams
     from plaunch.process.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.tracebacks import Raised as Raised
-    from plaunch.process.worker_exit import ProcessExit as ProcessExit
-    from plaunch.process.worker_exit import Returns as Returns
-    from plaunch.process.worker_exit import WorkerExit as WorkerExit
-    from plaunch.process.worker_exit import WorkerInfo as WorkerInfo
-    from plaunch.process.worker_exit import WorkerResults as WorkerResults
+    from plaunch.process.watches import Held as Held
+    from plaunch.process.watches import HoldWatch as HoldWatch
+    from plaunch.process.watches import describe_hold as describe_hold
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -98,32 +98,32 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch.errors": "text_of_error",
         ".child_failed": "ChildFailedError",
         ".children": "ExitWatch ProcessHandle",
+        ".components": (
+            "Binder Binding ContextComponents ProcessExit Returns Starter WorkerExit WorkerInfo "
+            "WorkerObserver WorkerResults default_binder"
+        ),
         ".consequences": "Consequence",
-        ".context": "PContext RunProcsResult",
+        ".context": "PContext",
         ".error_file": "ErrorFileError read_error_file record",
         ".excerpts": "shorten",
         ".failure": (
             "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"
         ),
-        ".held": "Held HoldWatch describe_hold",
-        ".job_tag": "JOBS_VARIABLE",
-        ".launcher_variables": "LAUNCHER_VARIABLE inheritable without_secrets",
         ".logs": "LogsDest LogsSpecs Std find_run_dir remove_temporary to_map",
+        ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE inheritable without_secrets",
+        ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (
-            "find_cpu_quota find_field find_variable group_paths list_numbers read_command "
-            "read_environ read_fds read_link read_masks read_name read_proc read_stack read_stat "
-            "read_waiting_place"
-        ),
-        ".processes": (
-            "Process children_by_parent open_pidfd read_process read_table wait_for_end"
+            "Process children_by_parent find_cpu_quota find_field find_variable group_paths "
+            "list_numbers open_pidfd read_command read_environ read_fds read_link read_masks "
+            "read_name read_proc read_process read_stack read_stat read_table read_waiting_place "
+            "wait_for_end"
         ),
         ".signals": "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals",
         ".start": "SubprocessContext start_processes start_program",
-        ".components": ("Binder Binding ContextComponents Starter WorkerObserver default_binder"),
         ".streams": "OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",
         ".tracebacks": "Raised",
-        ".worker_exit": ("ProcessExit Returns WorkerExit WorkerInfo WorkerResults"),
+        ".watches": "Held HoldWatch describe_hold",
     },
 )

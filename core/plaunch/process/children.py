@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from plaunch.durations import waitable
 from plaunch.errors import WorkerStartError
-from plaunch.process.processes import open_pidfd
+from plaunch.process.proc import open_pidfd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

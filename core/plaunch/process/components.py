@@ -1,24 +1,22 @@
-"""What a context works with: binders, starters, observers, and what an agent shares with it."""
+"""The components of a context: binders, starters, observers, results, and what an agent shares."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch.process.held import HoldWatch
-from plaunch.process.worker_exit import unranked_worker
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.children import Popen
-    from plaunch.process.stopping.reaper import Reaper
+    from plaunch.process.children import ExitWatch, Popen
+    from plaunch.process.failure import ProcessFailure
+    from plaunch.process.stopping.job import Reaper
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams import OutputStats
-    from plaunch.process.worker_exit import WorkerExit, WorkerInfo
+    from plaunch.process.watches import HoldWatch
 
 START_METHODS = ("spawn", "fork", "forkserver")  # of functions
 
@@ -166,30 +164,104 @@ class Starter(Protocol):
         """
 
 
-def popen_by(
-    starter: Starter | None, local_rank: int, binding: Binding | None, started: set[int]
-) -> Callable[..., Popen]:
-    """What starts a worker's program, from the arguments of `subprocess.Popen`.
+@plain_dataclass
+class WorkerInfo(Value):
+    """One worker as plugins see it. `pid` is None before it is started.
 
-    Args:
-        starter: starts it; the program is executed if there is no starter, or it returns None.
-        local_rank: the local rank of the worker.
-        binding: binds the worker.
-        started: the local rank is added if the starter has started the worker.
+    Without an agent, only the local rank and the pid are known; the other numbers are -1.
     """
 
-    def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
-        if starter is not None:
-            worker = starter.start(local_rank, command, binding=binding, **options)
-            if worker is not None:
-                started.add(local_rank)
-                return worker
-        import subprocess  # not needed where all workers are forked
+    local_rank: int
+    global_rank: int
+    role_rank: int
+    world_size: int
+    role_world_size: int
+    pid: int | None = None
 
-        with nullcontext() if binding is None else binding.applied():
-            return subprocess.Popen(command, start_new_session=start_new_session, **options)
 
-    return popen
+def unranked_worker(local_rank: int, pid: int) -> WorkerInfo:
+    """A worker of a context without an agent."""
+    return WorkerInfo(local_rank, -1, -1, -1, -1, pid)
+
+
+@plain_dataclass
+class WorkerExit(Value):
+    """How one worker ended.
+
+    Args:
+        worker: the worker.
+        exitcode: its exit code, negative for a signal (-9 for SIGKILL).
+        stopped: whether the context or the agent ended it.
+        failure: why it failed, if it did. Its last lines are complete after the stop that follows.
+        timestamp: when its exit was seen, in seconds since the epoch.
+    """
+
+    worker: WorkerInfo
+    exitcode: int
+    stopped: bool
+    failure: ProcessFailure | None = None
+    timestamp: float = 0.0
+
+    @property
+    def local_rank(self) -> int:
+        """The worker's local rank."""
+        return self.worker.local_rank
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id."""
+        return self.worker.pid
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the worker ended by itself, and has not failed."""
+        return not (self.stopped or self.exitcode or self.failure)
+
+
+ProcessExit = WorkerExit  # the old name, until the next version
+
+
+class WorkerResults:
+    """The results of programs, which send nothing; a subclass receives those of functions."""
+
+    def begin(self, nprocs: int, watch: ExitWatch) -> None:
+        """Prepare for `nprocs` workers, whose messages must wake `watch`.
+
+        Raises:
+            OSError: the system refuses.
+        """
+
+    def receive(self) -> None:
+        """Read what the workers have sent so far; called repeatedly, and returns quickly."""
+
+    def take(self, local_rank: int, exitcode: int) -> str:
+        """Read the rest of what a worker sent that has ended by itself.
+
+        Returns:
+            Why the worker has failed although its exit code is 0; empty if it has not.
+        """
+        del local_rank, exitcode
+        return ""
+
+    def has_failed(self, local_rank: int) -> bool:
+        """Whether a running worker has sent an invalid result."""
+        del local_rank
+        return False
+
+    def has_returned(self, local_rank: int) -> bool:
+        """Whether a running worker has sent its result, and only has to exit."""
+        del local_rank
+        return False
+
+    def values(self, nprocs: int) -> dict[int, Any]:
+        """The return values by local rank; called once all workers have succeeded."""
+        return dict.fromkeys(range(nprocs))
+
+    def close(self) -> None:
+        """Release everything; called when all workers are gone."""
+
+
+Returns = WorkerResults  # the old name, until the next version
 
 
 class WorkerObserver(Protocol):
@@ -203,6 +275,12 @@ class WorkerObserver(Protocol):
 
     def stop_stepped(self, step: StopStep) -> None:
         """The stop sequence has taken a step."""
+
+
+def _new_holds() -> HoldWatch:
+    from plaunch.process.watches import HoldWatch  # command lines come here for less
+
+    return HoldWatch()
 
 
 @plain_dataclass
@@ -226,5 +304,5 @@ class ContextComponents(Value):
     starter: Starter | None = None
     private_fds: Sequence[int] = ()
     observer: WorkerObserver | None = None
-    holds: HoldWatch = field(default_factory=HoldWatch)
+    holds: HoldWatch = field(default_factory=_new_holds)
     worker_info: Callable[[int, int], WorkerInfo] = unranked_worker

@@ -1,6 +1,6 @@
 """The base class of process contexts, whose workers are started, waited for and closed together.
 
-`PContext` and `RunProcsResult` have torchrun's names and meaning. A subclass written for torchrun,
+`PContext` has torchrun's name and meaning. A subclass written for torchrun,
 which defines only `_start`, `_poll`, `pids` and `_close`, works as well: it is polled.
 """
 
@@ -11,49 +11,24 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import field
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch.durations import PATIENCE, PERIOD, SHUTDOWN_TIMEOUT
-from plaunch.errors import SignalException, UsageError
+from plaunch.errors import RankMappingError, SignalException, UsageError
 from plaunch.parts import STOP_SIGNALS, load_part
-from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.logs import LogsDest, open_streams, read_dest
-from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.failure import ProcessFailure
+    from plaunch.process.components import WorkerExit
     from plaunch.process.logs import LogsSpecs
+    from plaunch.process.outcomes import RunProcsResult
     from plaunch.process.streams import Streams
-    from plaunch.process.worker_exit import WorkerExit
 
 _FAILED_START_GRACE = 1.0  # seconds for the workers that run when another one cannot be started
-
-
-@plain_dataclass
-class RunProcsResult(Record):
-    """How a set of workers ended, by local rank; the first four fields are torchrun's.
-
-    `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
-    `failures` has the ranks that failed by themselves, in the order in which their exits were seen.
-    If none did and the workers were closed while they ran, it has those that did not exit with 0.
-    `stdouts` and `stderrs` are the paths that streams were redirected to, or empty strings.
-    `stopped`, which torchrun lacks, has the exit codes of all other ranks that the context ended
-    (-15 for SIGTERM); these are not failures.
-    """
-
-    return_values: dict[int, Any] = field(default_factory=dict)
-    failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    stdouts: dict[int, str] = field(default_factory=dict)
-    stderrs: dict[int, str] = field(default_factory=dict)
-    stopped: dict[int, int] = field(default_factory=dict)
-
-    def is_failed(self) -> bool:
-        """Whether there are failures."""
-        return bool(self.failures)
 
 
 class StopSignalHandler(Protocol):
@@ -300,3 +275,102 @@ class PContext(abc.ABC):
             stderr_filters=self._stderr_filters,
             **options,
         )
+
+
+# --- values by local rank -------------------------------------------------------------------------
+
+
+def validate_ranks(what: str, by_rank: Mapping[int, Any], nprocs: int) -> None:
+    """Check that `by_rank` names exactly the local ranks 0 to `nprocs` - 1.
+
+    Raises:
+        RankMappingError: it does not; the message lists the missing and the surplus ranks.
+    """
+    if not isinstance(by_rank, Mapping):
+        raise RankMappingError(
+            f"{what} is {by_rank!r}; it must map each local rank to its own value, as in {{0: ...}}"
+        )
+    expected = range(nprocs)
+    missing = [rank for rank in expected if rank not in by_rank]
+    surplus = sorted((rank for rank in by_rank if rank not in expected), key=repr)
+    if missing or surplus:
+        found = " and ".join(
+            f"{label} {', '.join(map(repr, ranks))}"
+            for label, ranks in (("lacks", missing), ("has", surplus))
+            if ranks
+        )
+        raise RankMappingError(
+            f"{what} must name the local ranks 0 to {nprocs - 1} and no others; it {found}"
+        )
+
+
+def worker_args(args: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
+    """The arguments by local rank as tuples; a bare string or bytes object is one argument.
+
+    Raises:
+        RankMappingError: `args` is empty, or does not name exactly the local ranks 0 to n-1.
+        UsageError: a rank's arguments are neither a sequence nor a string.
+    """
+    validate_ranks("args", args, _size(args))
+    if not args:
+        raise RankMappingError("args names no local rank, so there is no worker to start")
+    return {rank: _argument_tuple(rank, args[rank]) for rank in range(len(args))}
+
+
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, Mapping) else 0
+
+
+def _argument_tuple(rank: int, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes)):
+        return (value,)
+    if isinstance(value, Iterable):
+        return tuple(value)
+    raise UsageError(
+        f"args[{rank}] is {value!r}; write the arguments of a worker as a tuple, ({value!r},)"
+    )
+
+
+def worker_envs(
+    envs: Mapping[int, Mapping[str, Any]] | None, nprocs: int
+) -> dict[int, dict[str, str]]:
+    """A copy of the variables by local rank with all values as strings; None means no variables.
+
+    Raises:
+        RankMappingError: `envs` does not name exactly the local ranks 0 to `nprocs` - 1.
+        UsageError: a name or a value cannot be given to a process.
+    """
+    if envs is None:
+        return {rank: {} for rank in range(nprocs)}
+    validate_ranks("envs", envs, nprocs)
+    return {
+        rank: {
+            _variable_name(rank, name): variable_value(rank, name, value)
+            for name, value in (envs[rank] or {}).items()
+        }
+        for rank in range(nprocs)
+    }
+
+
+def _variable_name(rank: int, name: Any) -> str:
+    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        raise UsageError(
+            f"envs[{rank}] has the name {name!r}, which cannot be used in an environment"
+        )
+    return name
+
+
+def variable_value(rank: int, name: str, value: Any) -> str:
+    """The value of a variable as a string; bytes and paths are decoded.
+
+    Raises:
+        UsageError: the value is None or has a NUL character.
+    """
+    if value is None:
+        raise UsageError(f"envs[{rank}][{name!r}] is None; leave the variable out or give a value")
+    text = os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
+    if "\0" in text:
+        raise UsageError(
+            f"envs[{rank}][{name!r}] has a NUL character, which cannot be used in an environment"
+        )
+    return text

@@ -7,70 +7,46 @@ import logging
 import os
 import signal
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
-from plaunch._names import class_name
-from plaunch.errors import one_line
-from plaunch.process.context import RunProcsResult
+from plaunch.process.components import WorkerExit
 from plaunch.process.failure import ProcessFailure
-from plaunch.process.proc import group_paths, read_proc
-from plaunch.process.streams import is_shown
-from plaunch.process.worker_exit import WorkerExit
+from plaunch.process.streams import is_shown, last_lines
+from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plaunch.process.children import ProcessHandle
+    from plaunch.process.components import WorkerInfo, WorkerResults
     from plaunch.process.streams import Streams
-    from plaunch.process.worker_exit import WorkerInfo, WorkerResults
+    from plaunch.process.watches import OutOfMemoryWatch
 
 _log = logging.getLogger("plaunch")
 
 
-class OutOfMemoryWatch:
-    """Counts how often processes near this one were killed for lack of memory.
+@plain_dataclass
+class RunProcsResult(Record):
+    """How a set of workers ended, by local rank; the first four fields are torchrun's.
 
-    The counter is that of this process's control group (versions 2 and 1), in which its workers are
-    unless they were moved, or of the nearest group above it that counts; otherwise that of the
-    system. It does not show which process was killed, so ask only about a worker that got a
-    SIGKILL from outside.
-
-    Args:
-        root: the root of the file system.
+    `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
+    `failures` has the ranks that failed by themselves, in the order in which their exits were seen.
+    If none did and the workers were closed while they ran, it has those that did not exit with 0.
+    `stdouts` and `stderrs` are the paths that streams were redirected to, or empty strings.
+    `stopped`, which torchrun lacks, has the exit codes of all other ranks that the context ended
+    (-15 for SIGTERM); these are not failures.
     """
 
-    def __init__(self, root: str = "/") -> None:
-        self._root = root
-        self._path, self._count = self._find()
-        self._has_moved = False
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)
 
-    def has_killed(self) -> bool:
-        """Whether the counter has increased since the watch was created."""
-        if self._path and not self._has_moved:
-            before, self._count = self._count, self._read_counter(self._path)
-            if before is not None and self._count is not None:
-                self._has_moved = self._count > before
-        return self._has_moved
-
-    def _find(self) -> tuple[str, int | None]:
-        groups = self._read("proc/self/cgroup")
-        paths = group_paths(groups, "memory", "memory.events", "memory.oom_control")
-        for path in (*paths, "proc/vmstat"):
-            count = self._read_counter(path)
-            if count is not None:
-                return path, count
-        return "", None
-
-    def _read_counter(self, path: str) -> int | None:
-        for line in self._read(path).splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.isdecimal():
-                return int(value)
-        return None
-
-    def _read(self, path: str) -> str:
-        return read_proc(path, self._root).decode(errors="replace")
+    def is_failed(self) -> bool:
+        """Whether there are failures."""
+        return bool(self.failures)
 
 
 _FileState = tuple[int, int, int]  # distinguishes one error file from another at the same path
@@ -106,14 +82,18 @@ class WorkerOutcomes:
         self._results = results
         self._worker_info = worker_info
         self._new: list[int] = []  # the local ranks of exits that `take` has not returned yet
-        self._told_to_end: frozenset[int] = frozenset()
-        self._ended_by_us: frozenset[int] = frozenset()
+        self._live_at_stop: frozenset[int] = frozenset()
+        self._stopped_ranks: frozenset[int] = frozenset()
         self._old_files: dict[int, _FileState | None] = {}
         self._memory: OutOfMemoryWatch | None = None
 
-    def begin(self) -> None:
-        """Record the state of counters and error files before the first worker starts."""
-        self._memory = OutOfMemoryWatch()
+    def begin(self, memory: OutOfMemoryWatch) -> None:
+        """Record the state of the error files before the first worker starts.
+
+        Args:
+            memory: notices kills for lack of memory from now on.
+        """
+        self._memory = memory
         # A logs spec may use a file again that has the report of an earlier worker.
         self._old_files = {rank: self._find_error_file(rank) for rank in range(self._nprocs)}
 
@@ -134,8 +114,8 @@ class WorkerOutcomes:
     def begin_stop(self) -> None:
         """Record which workers a stop ends: those that run and have neither failed nor returned."""
         live = self.live()
-        self._told_to_end = frozenset(live)
-        self._ended_by_us = frozenset(
+        self._live_at_stop = frozenset(live)
+        self._stopped_ranks = frozenset(
             rank
             for rank in live
             if not (self._has_reported(rank) or self._results.has_returned(rank))
@@ -146,8 +126,8 @@ class WorkerOutcomes:
         pid, exitcode = self.workers[local_rank].pid, self.workers[local_rank].poll()
         if exitcode is None:
             raise RuntimeError(f"pid {pid} has ended without an exit code")
-        stopped = local_rank in self._ended_by_us
-        if exitcode and local_rank in self._told_to_end and not stopped:
+        stopped = local_rank in self._stopped_ranks
+        if exitcode and local_rank in self._live_at_stop and not stopped:
             # The stop only hastened its end: after success, or after it had reported its exception.
             if self._results.has_returned(local_rank):
                 stopped = True
@@ -194,7 +174,7 @@ class WorkerOutcomes:
         """
         failures = self.failures
         for rank in self.live() if failures else ():
-            if rank not in self._ended_by_us and self._has_reported(rank):
+            if rank not in self._stopped_ranks and self._has_reported(rank):
                 failures[rank] = self._failure(rank, 1)
         return failures
 
@@ -223,7 +203,7 @@ class WorkerOutcomes:
         """
         failures = self.all_failures()
         for rank, failure in failures.items():
-            failure.last_lines = _last_lines(streams, rank)
+            failure.last_lines = last_lines(streams, rank)
             failure.is_shown = is_shown(streams, rank)
         stopped = self.stopped()
         are_successes = self.are_successes() and not stopped
@@ -269,12 +249,3 @@ class WorkerOutcomes:
         except OSError:
             return None
         return (status.st_ino, status.st_mtime_ns, status.st_size) if status.st_size else None
-
-
-def _last_lines(streams: Streams, local_rank: int) -> list[str]:
-    """The last lines of a rank; empty if the streams fail, which is logged."""
-    try:
-        return [str(line) for line in streams.last_lines(local_rank)]
-    except Exception as error:  # noqa: BLE001 - a plugin's; the result of the job stays
-        _log.warning("%s failed in last_lines: %s", class_name(streams), one_line(error))
-        return []

@@ -8,10 +8,8 @@ import os
 import resource
 import sys
 
-from plaunch.process.job_tag import process_line
-from plaunch.process.launcher_variables import is_secret
-from plaunch.process.proc import PROC, read_proc, read_stat
-from plaunch.process.processes import find_identity
+from plaunch.process.marks import is_secret, process_line
+from plaunch.process.proc import PROC, find_identity, read_proc, read_stat
 
 _HIGHEST_PRIORITY = -20
 _PR_SET_CHILD_SUBREAPER = 36

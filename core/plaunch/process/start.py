@@ -15,10 +15,10 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.parts import FUNCTIONS, load_part
-from plaunch.process.arguments import variable_value, worker_args, worker_envs
 from plaunch.process.children import ProcessHandle
-from plaunch.process.launcher_variables import inheritable
+from plaunch.process.context import variable_value, worker_args, worker_envs
 from plaunch.process.logs import Std, default_logs_specs
+from plaunch.process.marks import inheritable
 from plaunch.process.supervised import SupervisedContext
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class SubprocessContext(SupervisedContext):
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
         program, args = str(self.entrypoint), self.args[local_rank]
-        env = {**self.envs[local_rank], **self._tags(local_rank)}
-        popen = self._popen(local_rank)
+        env, popen = self._environment(local_rank), self._popen(local_rank)
         return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank, popen))
 
 

@@ -1,14 +1,25 @@
-"""The contracts of streams and sinks, which carry the output of workers, and its counts."""
+"""The contracts of streams and sinks, which carry the output of workers, and calls of streams.
+
+Streams may come from a plugin, whose bugs must not change the result of the job.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
+import threading
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from plaunch._names import class_name
+from plaunch.errors import one_line
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+_log = logging.getLogger("plaunch")
 
 
 class OutputCounts(NamedTuple):
@@ -147,10 +158,19 @@ class PatientStreams(Streams, Protocol):
         """
 
 
+def last_lines(streams: Streams, local_rank: int) -> list[str]:
+    """Call `last_lines` of the streams; empty if it fails, which is logged."""
+    try:
+        return [str(line) for line in streams.last_lines(local_rank)]
+    except Exception as error:  # noqa: BLE001 - a plugin's
+        _log.warning("%s failed in last_lines: %s", class_name(streams), one_line(error))
+        return []
+
+
 def is_shown(streams: Streams, local_rank: int) -> bool:
     """Call `is_shown` of the streams; False if they have no such method, or it fails."""
     ask = getattr(streams, "is_shown", None)
-    with contextlib.suppress(Exception):  # a plugin's bug must not change the result of the job
+    with contextlib.suppress(Exception):  # a plugin's
         return bool(ask(local_rank)) if callable(ask) else False
     return False
 
@@ -167,6 +187,95 @@ def show_rest(streams: Streams, timeout: float) -> None:
     show = getattr(streams, "show_rest", None)
     if callable(show):
         show(timeout)
+
+
+class LastOutput:
+    """The output that streams pass on when the workers have ended.
+
+    It calls `finish` of the streams, on its own thread if that may take long. An error is logged,
+    and a thread that shows nothing for a long time is abandoned.
+
+    Args:
+        streams: the output.
+        wake: called when `finish` has returned, on any thread.
+        shows_rest: whether to wait for a slow console, without a limit. If not, the caller does so
+            at the end of the run, if the streams support it.
+        timeout: seconds for which the streams may show nothing.
+        hurried_timeout: the same after `escalate`.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        wake: Callable[[], None],
+        *,
+        shows_rest: bool,
+        timeout: float = 60.0,
+        hurried_timeout: float = 10.0,
+    ) -> None:
+        self.is_begun = False
+        self.is_over = False
+        self._streams = streams
+        self._wake = wake
+        self._shows_rest = shows_rest
+        self._timeout = timeout
+        self._hurried_timeout = hurried_timeout
+        self._begun_at = 0.0
+        self._is_finished = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Call `finish` of the streams; called once."""
+        self.is_begun = True
+        self._begun_at = time.monotonic()
+        if self._streams.is_reading():
+            thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads: signals are handled later
+                thread.start()
+                self._thread = thread
+        if self._thread is None:
+            self._run()
+
+    def escalate(self) -> None:
+        """Do not wait for a slow console; may be called in a signal handler."""
+        self._timeout = self._hurried_timeout
+        with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
+            self._streams.escalate()
+
+    def is_stuck(self) -> bool:
+        """Whether `finish` has neither returned nor shown anything for too long."""
+        if self._is_finished:
+            return False  # the wait for a slow console has no limit
+        shown = self._begun_at
+        with contextlib.suppress(Exception):
+            shown = max(shown, self._streams.last_shown())
+        return time.monotonic() - shown >= self._timeout
+
+    def end(self) -> None:
+        """Wait for the thread to exit; abandon it if it is stuck."""
+        if not self.is_over:
+            _log.warning(
+                "%s has not returned from finish; workers' output may be missing",
+                class_name(self._streams),
+            )
+        elif self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            leave_rest(self._streams)
+            self._streams.finish()
+            self._is_finished = True
+            if self._shows_rest:
+                show_rest(self._streams, math.inf)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit of a plugin
+            _log.warning(
+                "%s failed in finish: %s; workers' output may be missing",
+                class_name(self._streams),
+                one_line(error),
+            )
+        self.is_over = True
+        self._wake()
 
 
 class OutputStats:

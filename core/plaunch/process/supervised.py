@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.children import ExitWatch, restore_sigchld
-from plaunch.process.components import ContextComponents, default_binder, popen_by
+from plaunch.process.components import ContextComponents, WorkerResults, default_binder
 from plaunch.process.context import PContext
-from plaunch.process.job_tag import JOBS_VARIABLE
-from plaunch.process.launcher_variables import inheritable
+from plaunch.process.marks import JOBS_VARIABLE, inheritable
 from plaunch.process.outcomes import WorkerOutcomes
 from plaunch.process.own_process import descriptor_limit
-from plaunch.process.stopping.reaper import Reaper
-from plaunch.process.stopping.session import WorkerSession
-from plaunch.process.stopping.stop import LastOutput, Stop
-from plaunch.process.stopping.stop_sequence import StopSequence
-from plaunch.process.worker_exit import WorkerResults
+from plaunch.process.stopping.job import Reaper
+from plaunch.process.stopping.stop import Stop, describe_unkillable
+from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
+from plaunch.process.streams import LastOutput
+from plaunch.process.watches import OutOfMemoryWatch
 
 if TYPE_CHECKING:
     import signal
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from plaunch.process.children import Popen, ProcessHandle
-    from plaunch.process.components import Binder, Binding, WorkerObserver
-    from plaunch.process.context import RunProcsResult
+    from plaunch.process.components import Binder, Binding, WorkerExit, WorkerObserver
     from plaunch.process.logs import LogsSpecs
+    from plaunch.process.outcomes import RunProcsResult
     from plaunch.process.stopping.job import Job
     from plaunch.process.streams import Streams
-    from plaunch.process.worker_exit import WorkerExit
 
 _log = logging.getLogger("plaunch")
 
@@ -160,17 +158,31 @@ class SupervisedContext(PContext):
     # --- what a subclass starts a worker with -------------------------------------------------
 
     def _environment(self, local_rank: int) -> dict[str, str]:
-        """The whole environment of this worker."""
-        return inheritable({**os.environ, **self.envs[local_rank], **self._tags(local_rank)})
-
-    def _tags(self, local_rank: int) -> dict[str, str]:
-        """The variable that identifies the processes of this worker."""
-        return {JOBS_VARIABLE: self._begun().job.tags(local_rank)}
+        """The whole environment of this worker, with the tags that identify its processes."""
+        tags = {JOBS_VARIABLE: self._begun().job.tags(local_rank)}
+        return inheritable({**os.environ, **self.envs[local_rank], **tags})
 
     def _popen(self, local_rank: int) -> Callable[..., Popen]:
         """What starts the program of this worker, from the arguments of `subprocess.Popen`."""
+        starter, binding = self._components.starter, self._bindings.get(local_rank)
+
+        def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
+            if starter is not None:
+                worker = starter.start(local_rank, command, binding=binding, **options)
+                if worker is not None:
+                    self.started_by_starter.add(local_rank)
+                    return worker
+            import subprocess  # not needed where all workers are forked
+
+            with self._bound(local_rank):
+                return subprocess.Popen(command, start_new_session=start_new_session, **options)
+
+        return popen
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Bind processes that this thread starts to the processors and devices of this worker."""
         binding = self._bindings.get(local_rank)
-        return popen_by(self._components.starter, local_rank, binding, self.started_by_starter)
+        return contextlib.nullcontext() if binding is None else binding.applied()
 
     def _fork_fds(self) -> tuple[int | None, list[int]]:
         """The descriptors that a fork of this process has to deal with.
@@ -178,9 +190,9 @@ class SupervisedContext(PContext):
         Returns:
             The one for `become_worker`, if there is a guard, and those that the fork must close.
         """
-        watch, job, starter = self._begun().watch, self._begun().job, self._components.starter
-        guard_fd = job.guard_fd()
-        fds = (*self._components.private_fds, *watch.own_fds(), *job.own_fds())
+        watch, guards, starter = self._begun().watch, self._reaper.guards, self._components.starter
+        guard_fd = guards.line_fd()
+        fds = (*self._components.private_fds, *watch.own_fds(), *guards.own_fds())
         fds += () if starter is None else (*starter.fds(),)
         return guard_fd, [fd for fd in fds if fd != guard_fd]
 
@@ -216,7 +228,7 @@ class SupervisedContext(PContext):
             if (logs := self._logs_to_close) is not None:
                 stack.callback(lambda: logs.close(self._outcomes.are_successes()))
             watch = stack.enter_context(contextlib.closing(ExitWatch()))
-            self._outcomes.begin()
+            self._outcomes.begin(OutOfMemoryWatch())
             stack.callback(self._results.close)
             self._results.begin(self.nprocs, watch)
             stack.callback(self._outcomes.release)
@@ -308,7 +320,7 @@ class SupervisedContext(PContext):
         if not (self._reaper.keep_daemons and outcomes.are_successes() and not outcomes.stopped()):
             sequence = StopSequence(
                 {
-                    rank: WorkerSession(worker, rank, opened.job, holds=self._components.holds)
+                    rank: WorkerSession(worker, rank, opened.job, self._components.holds)
                     for rank, worker in outcomes.workers.items()
                 },
                 name=self.name,
@@ -344,11 +356,11 @@ class SupervisedContext(PContext):
         with self._lock, self._held_signals():
             if self._is_closed or self._opened is None:
                 return
-            self.begin_stop(death_sig, timeout).run(self._opened.watch.wait)
+            self.begin_stop(death_sig, timeout).run()
 
     def _note_exits(self, watch: ExitWatch) -> None:
         """Record every exit that has not been recorded, in the order seen."""
-        self._reaper.tend_guard()
+        self._reaper.guards.tend()
         self._results.receive()
         for rank in watch.ended():
             seen = self._outcomes.note(rank)
@@ -367,8 +379,6 @@ class SupervisedContext(PContext):
         self._is_closed = True
         self._begun().resources.close()
         if stuck or orphans:
-            from plaunch.process.stopping.stop import describe_unkillable  # rare
-
             message = describe_unkillable(self.name, stuck, orphans, self._outcomes.failures)
             _log.error(message)
             raise UnkillableWorkerError(message)

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
     from plaunch.rendezvous.api import WorldRanks as WorldRanks
+    from plaunch.rendezvous.backend import TOKEN_OPTION as TOKEN_OPTION
+    from plaunch.rendezvous.backend import TOKEN_VARIABLE as TOKEN_VARIABLE
+    from plaunch.rendezvous.backend import BackendTraits as BackendTraits
+    from plaunch.rendezvous.backend import JobSettings as JobSettings
+    from plaunch.rendezvous.backend import NodeSettings as NodeSettings
+    from plaunch.rendezvous.backend import RendezvousParameters as RendezvousParameters
+    from plaunch.rendezvous.backend import backend_traits as backend_traits
+    from plaunch.rendezvous.backend import traits_of as traits_of
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
     from plaunch.rendezvous.job import SharedTexts as SharedTexts
     from plaunch.rendezvous.job import Verdict as Verdict
     from plaunch.rendezvous.job import world_ranks as world_ranks
-    from plaunch.rendezvous.parameters import JobSettings as JobSettings
-    from plaunch.rendezvous.parameters import NodeSettings as NodeSettings
-    from plaunch.rendezvous.parameters import RendezvousParameters as RendezvousParameters
-    from plaunch.rendezvous.token import TOKEN_OPTION as TOKEN_OPTION
-    from plaunch.rendezvous.token import TOKEN_VARIABLE as TOKEN_VARIABLE
-    from plaunch.rendezvous.traits import BackendTraits as BackendTraits
-    from plaunch.rendezvous.traits import backend_traits as backend_traits
-    from plaunch.rendezvous.traits import traits_of as traits_of
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -51,8 +51,9 @@ __getattr__, __dir__, __all__ = attach(
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store WorldRanks"
         ),
         ".job": "JobRendezvous JobRound SharedTexts Verdict world_ranks",
-        ".parameters": "JobSettings NodeSettings RendezvousParameters",
-        ".traits": "BackendTraits backend_traits traits_of",
-        ".token": "TOKEN_OPTION TOKEN_VARIABLE",
+        ".backend": (
+            "BackendTraits JobSettings NodeSettings RendezvousParameters TOKEN_OPTION "
+            "TOKEN_VARIABLE backend_traits traits_of"
+        ),
     },
 )

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from plaunch.rendezvous.parameters import RendezvousParameters
+from plaunch.rendezvous.backend import RendezvousParameters
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from plaunch.rendezvous.parameters import NodeSettings
+    from plaunch.rendezvous.backend import NodeSettings
 
 
 class Store(Protocol):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange
-    from plaunch.rendezvous.parameters import NodeSettings
+    from plaunch.rendezvous.backend import NodeSettings
 
 
 class FakeJobRendezvous(FakeElasticRendezvous):

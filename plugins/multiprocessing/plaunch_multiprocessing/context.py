@@ -17,7 +17,6 @@ from plaunch_multiprocessing.worker import Task, WorkerSetup, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from plaunch.process import LogsSpecs
 
@@ -115,11 +114,6 @@ class MultiprocessContext(SupervisedContext):
             setup.close_fds = (*fds, *self._values.own_fds(), *self._stream_fds)
             self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
         return setup
-
-    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
-        """Bind processes that this thread starts to this worker's processors and devices."""
-        binding = self._bindings.get(local_rank)
-        return contextlib.nullcontext() if binding is None else binding.applied()
 
     def _start_process(
         self, process: Any, task: Task, stdout: int | None, stderr: int | None

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from plaunch.process.processes import read_process
+from plaunch.process.proc import read_process
 
 from helpers.site import own_metadata, site  # noqa: F401 - fixtures
 from helpers.waiting import BOUND, wait_until

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from plaunch.process import ContextComponents, start_processes
-from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.job import Reaper
 
 pytestmark = pytest.mark.filterwarnings(
     # Python 3.12 on; the threads are those of the test runner's own time-out.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.processes import read_process
+from plaunch.process.proc import read_process
 
 from helpers.waiting import BOUND, wait_until
 
@@ -129,7 +129,7 @@ os.wait()
 GENERATIONS = """\
 import os, sys, time
 import descendants
-from plaunch.process.processes import read_process
+from plaunch.process.proc import read_process
 
 family, folder, kinds = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
 

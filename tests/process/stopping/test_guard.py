@@ -16,12 +16,12 @@ import types
 
 import pytest
 from plaunch.process import ContextComponents, start_processes
-from plaunch.process.job_tag import job_line, process_line
-from plaunch.process.processes import Process, read_process
+from plaunch.process.marks import job_line, process_line
+from plaunch.process.proc import Process, read_process
 from plaunch.process.stopping.guard import is_forkable, start_guard
 from plaunch.process.stopping.guard_process import clear
-from plaunch.process.stopping.job import Job
-from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.job import Job, Reaper
+from plaunch.process.stopping.stop import Sweep
 from plaunch.process.stopping.tree import GroupTree
 
 from helpers.clock import Clock
@@ -180,21 +180,21 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(
     try:
         if not is_first:
             reaper.begin()
-            os.kill(reaper.guard.pid, signal.SIGKILL)
-            wait_for_end(reaper.guard.pid)
+            os.kill(reaper.guards.guard.pid, signal.SIGKILL)
+            wait_for_end(reaper.guards.guard.pid)
         with monkeypatch.context() as patch:
             patch.setattr(os, "pipe", refuse)
             if is_first:
                 reaper.begin()
             while clock.now < 60:
-                reaper.tend_guard()
-                assert reaper.guard is None
+                reaper.guards.tend()
+                assert reaper.guards.guard is None
                 clock.now += 1
         assert refused == [0, 10, 20, 30, 40, 50]
         assert caplog.text.count("workers may outlive this launcher") == 1, "it is said once"
-        reaper.tend_guard()
-        assert reaper.guard.is_alive()
-        assert f"the guard process (pid {reaper.guard.pid}) has started now" in caplog.text
+        reaper.guards.tend()
+        assert reaper.guards.guard.is_alive()
+        assert f"the guard process (pid {reaper.guards.guard.pid}) has started now" in caplog.text
     finally:
         reaper.close()
 
@@ -215,17 +215,17 @@ def test_a_program_with_threads_is_not_forked_nor_is_a_large_one():
 def test_it_may_be_there_before_the_workers_if_it_can_be_forked(can_fork):
     answers = [can_fork, can_fork]
     reaper = Reaper(can_fork=lambda: answers.pop() if answers else False)
-    reaper.prepare()
-    early = reaper.guard
+    reaper.guards.prepare()
+    early = reaper.guards.guard
     assert (early is not None) is can_fork
-    reaper.prepare()
-    assert reaper.guard is early
+    reaper.guards.prepare()
+    assert reaper.guards.guard is early
     # What has begun meanwhile makes no difference to it.
     answers.clear()
     try:
         reaper.begin()
-        assert (reaper.guard is early) is can_fork
-        assert reaper.guard.is_alive()
+        assert (reaper.guards.guard is early) is can_fork
+        assert reaper.guards.guard.is_alive()
     finally:
         reaper.close()
     if can_fork:
@@ -271,7 +271,7 @@ def test_without_a_process_table_groups_are_killed(run_program, programs, family
         "-c",
         "import sys, time, descendants\n"
         "from plaunch.process import ContextComponents, start_processes\n"
-        "from plaunch.process.stopping.reaper import Reaper\n"
+        "from plaunch.process.stopping.job import Reaper\n"
         f"argv = (descendants.__file__, {family.folder!r}, 'child,stubborn', 'wait')\n"
         "components = ContextComponents(reaper=Reaper(proc='/nonexistent'))\n"
         "context = start_processes('t', sys.executable, {0: argv, 1: argv},\n"
@@ -288,7 +288,7 @@ import os, signal, sys
 import descendants
 from plaunch_multiprocessing import MultiprocessContext
 from plaunch.process import ContextComponents, SubprocessContext, start_processes
-from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.job import Reaper
 
 folder, method, moment, proc = sys.argv[1:]
 kind = SubprocessContext if method == "program" else MultiprocessContext
@@ -382,7 +382,7 @@ def test_there_is_none_if_the_user_says_so(monkeypatch):
     monkeypatch.setenv("PLAUNCH_GUARD", "0")
     reaper = Reaper()
     reaper.begin()
-    assert reaper.guard is None
+    assert reaper.guards.guard is None
     reaper.close()
 
 
@@ -421,11 +421,11 @@ def guarded(family, programs, monkeypatch):
 
 def test_a_job_goes_on_without_its_guard_and_gets_another_one(guarded, family, caplog):
     family.wait_for("worker")
-    first = guarded.reaper.guard.pid
+    first = guarded.reaper.guards.guard.pid
     os.kill(first, signal.SIGKILL)
     wait_for_end(first)
     assert guarded.context.wait(0) is None
-    assert guarded.reaper.guard.pid != first
+    assert guarded.reaper.guards.guard.pid != first
     assert "another one takes over" in caplog.text
     guarded.context.close()
     assert family.alive() == []
@@ -434,12 +434,12 @@ def test_a_job_goes_on_without_its_guard_and_gets_another_one(guarded, family, c
 def test_a_job_gets_another_guard_before_that_is_said(guarded, family):
     """A message takes a tenth of a second on a busy machine."""
     family.wait_for("worker")
-    first = guarded.reaper.guard.pid
+    first = guarded.reaper.guards.guard.pid
     found = []
 
     class Handler(logging.Handler):
         def emit(self, record):
-            guard = guarded.reaper.guard
+            guard = guarded.reaper.guards.guard
             found.append(guard is not None and guard.pid != first and guard.is_alive())
 
     handler = Handler()
@@ -458,26 +458,26 @@ def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(guarded):
     context, reaper, poller = guarded.context, guarded.reaper, guarded.poller
     for _ in range(4):
         assert poller.poll(0) == []
-        guard = reaper.guard.pid
+        guard = reaper.guards.guard.pid
         os.kill(guard, signal.SIGKILL)
         assert poller.poll(BOUND * 1000)
         assert context.wait(0) is None
-        assert reaper.guard.pid != guard
+        assert reaper.guards.guard.pid != guard
     # One that is killed all the time is not started all the time.
-    os.kill(reaper.guard.pid, signal.SIGKILL)
+    os.kill(reaper.guards.guard.pid, signal.SIGKILL)
     assert poller.poll(BOUND * 1000)
     assert context.wait(0) is None
-    assert reaper.guard is None
+    assert reaper.guards.guard is None
     assert poller.poll(0) == []
     guarded.clock.now += 10.0
     assert context.wait(0) is None
-    assert reaper.guard.is_alive()
+    assert reaper.guards.guard.is_alive()
 
 
 def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(guarded, monkeypatch):
     reaper, poller = guarded.reaper, guarded.poller
-    sweep = types.SimpleNamespace(left=[], step=lambda: 60.0)
-    monkeypatch.setattr(Job, "begin_sweep", lambda *_: sweep)
+    delays = [60.0]
+    monkeypatch.setattr(Sweep, "step", lambda _: delays[0])
     monkeypatch.setattr(Job, "is_clear", lambda _: False)
     try:
         stop = guarded.context.begin_stop(signal.SIGKILL, 0)
@@ -486,13 +486,13 @@ def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(guarded, monkeypatch
             poller.poll(BOUND * 1000)
         while poller.poll(0):
             stop.step()
-        os.kill(reaper.guard.pid, signal.SIGKILL)
+        os.kill(reaper.guards.guard.pid, signal.SIGKILL)
         assert poller.poll(BOUND * 1000)
         stop.step()
         assert poller.poll(0) == []
-        assert reaper.guard.is_alive()
+        assert reaper.guards.guard.is_alive()
     finally:
-        sweep.step = lambda: None
+        delays[0] = None
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
@@ -524,14 +524,14 @@ def guard_of(launcher):
 def test_the_next_start_gets_a_new_guard_if_need_be():
     reaper = Reaper()
     reaper.begin()
-    first = reaper.guard
+    first = reaper.guards.guard
     reaper.begin()
-    assert reaper.guard is first
+    assert reaper.guards.guard is first
     os.kill(first.pid, signal.SIGKILL)
     wait_for_end(first.pid)
     reaper.begin()
-    assert reaper.guard is not first
-    assert reaper.guard.is_alive()
+    assert reaper.guards.guard is not first
+    assert reaper.guards.guard.is_alive()
     reaper.close()
 
 
@@ -541,14 +541,14 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
         "-c",
         "import os, signal, sys, descendants\n"
         "from plaunch.process import ContextComponents, start_processes\n"
-        "from plaunch.process.stopping.reaper import Reaper\n"
+        "from plaunch.process.stopping.job import Reaper\n"
         "clock = [0.0]\n"
         "reaper = Reaper(clock=lambda: clock[0])\n"
         f"argv = (descendants.__file__, {family.folder!r}, 'cleared,daemon', 'wait')\n"
         "components = ContextComponents(reaper=reaper)\n"
         "context = start_processes('t', sys.executable, {0: argv}, components=components)\n"
-        "os.kill(reaper.guard.pid, signal.SIGKILL)\n"
-        "os.waitid(os.P_PID, reaper.guard.pid, os.WEXITED | os.WNOWAIT)\n"
+        "os.kill(reaper.guards.guard.pid, signal.SIGKILL)\n"
+        "os.waitid(os.P_PID, reaper.guards.guard.pid, os.WEXITED | os.WNOWAIT)\n"
         "sys.stdin.readline()\n"
         "clock[0] += 1\n"
         "context.wait(0)\n"

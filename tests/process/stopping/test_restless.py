@@ -10,7 +10,7 @@ import select
 import signal
 
 import pytest
-from plaunch.process.processes import Process
+from plaunch.process.proc import Process
 from plaunch.process.stopping.tree import GroupTree
 
 BOUND = 60.0

@@ -1,4 +1,4 @@
-"""The order of what a stop does, and streams of a plugin that fail or hang in it."""
+"""The order of what a stop does, when its sweep ends, and streams that fail or hang in it."""
 
 import contextlib
 import logging
@@ -7,8 +7,11 @@ import threading
 import time
 
 import pytest
-from plaunch.process.stopping.stop import LastOutput, Stop
+from plaunch.process.proc import Process
+from plaunch.process.stopping.stop import Stop, Sweep
+from plaunch.process.streams import LastOutput
 
+from helpers.clock import Clock
 from helpers.faults import raising
 from helpers.waiting import BOUND
 
@@ -107,7 +110,7 @@ def stopped(caplog):
         )
         if is_hurried:
             stop.escalate()
-        stop.run(watch.wait)
+        stop.run()
         assert output.is_begun
         return released == [{}], [record.getMessage() for record in caplog.records]
 
@@ -132,3 +135,65 @@ def test_streams_finish_for_as_long_as_they_show_something(stopped, is_hurried):
     ) == (True, [said])
     never.set()
     assert 0.6 < time.monotonic() - begun < BOUND
+
+
+# --- the sweep ------------------------------------------------------------------------------------
+
+
+class Left:
+    """A job of which the same processes are left after every pass."""
+
+    def __init__(self, *pids, reaps=lambda: False, refused=(), is_sure=True):
+        self.processes = [Process(pid) for pid in pids]
+        self.tend_orphans = reaps
+        self.refused = refused
+        self.sure = is_sure
+
+    def kill_orphans(self, given_up):
+        found = [process for process in self.processes if process.pid not in given_up]
+        return found, [process for process in found if process.pid in self.refused]
+
+    def is_sure(self):
+        return self.sure
+
+
+def climb(job, *, clock, given_up=()):
+    """Take passes until there are no more; the processes that are left."""
+    began = clock.now
+    sweep = Sweep(job, given_up, 10.0, clock=clock)
+    while (delay := sweep.step()) is not None:
+        clock.now += delay
+        assert clock.now - began < 20, "the sweep does not end"
+    return [process.pid for process in sweep.left]
+
+
+@pytest.fixture
+def clock():
+    return Clock(0.0)
+
+
+def test_who_outlives_sigkill_is_given_up_in_the_end(clock):
+    assert climb(Left(5), clock=clock) == [5]
+    assert clock.now == pytest.approx(10, abs=0.02)
+
+
+def test_whoever_ends_all_the_time_does_not_hold_it(clock):
+    """What was given up forks, and its children end and are reaped in every pass."""
+    assert climb(Left(5, reaps=lambda: True), given_up={5}, clock=clock) == []
+    assert clock.now == pytest.approx(10, abs=0.02)
+
+
+def test_nor_does_whoever_is_never_clear(clock):
+    assert climb(Left(is_sure=False), clock=clock) == []
+    assert clock.now == pytest.approx(10, abs=0.02)
+
+
+def test_it_goes_on_while_it_has_reaped_somebody(clock):
+    reaps = iter([True, True, False])
+    assert climb(Left(reaps=lambda: next(reaps)), clock=clock) == []
+    assert next(reaps, None) is None
+
+
+def test_who_may_not_be_signalled_is_not_waited_for(clock):
+    assert climb(Left(5, refused={5}), clock=clock) == [5]
+    assert clock.now == 0

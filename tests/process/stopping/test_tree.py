@@ -7,14 +7,8 @@ import subprocess
 import threading
 
 import pytest
-from plaunch.process.job_tag import ADOPTED
-from plaunch.process.proc import read_children
-from plaunch.process.processes import (
-    Process,
-    has_table,
-    read_process,
-    read_table,
-)
+from plaunch.process.marks import ADOPTED
+from plaunch.process.proc import Process, has_table, read_children, read_process, read_table
 from plaunch.process.stopping.evidence import Origin
 from plaunch.process.stopping.tree import GroupTree, make_tree
 

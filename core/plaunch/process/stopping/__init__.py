@@ -1,1 +1,1 @@
-"""Ending workers: what signals mean, the steps of a stop, and that no orphan is left."""
+"""Stopping workers: the steps of a stop, finding all processes of a job, and the guard."""

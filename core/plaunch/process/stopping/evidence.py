@@ -10,14 +10,13 @@ import time
 import types
 from typing import TYPE_CHECKING
 
-from plaunch.process.job_tag import find_rank, find_rank_in_title
-from plaunch.process.launcher_variables import is_started_by_launcher
+from plaunch.process.marks import find_rank, find_rank_in_title, is_started_by_launcher
 from plaunch.process.proc import PROC, find_environ, read_environ, read_proc, read_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from plaunch.process.processes import Identity, Process
+    from plaunch.process.proc import Identity, Process
 
 
 _POPEN = ("subprocess", "multiprocessing.popen_fork")  # modules with a class of that name
@@ -119,8 +118,11 @@ class Origin(types.SimpleNamespace):
     adopter: int = 0  # the launcher, if it is plaunch's own process and inherits orphans; else 0
     # Whether that is the first process of a container, which also inherits unrelated orphans.
     is_init: bool = False
-    spared: Collection[Identity] = ()  # processes that are never the workers'; it may grow
+    spared: set[Identity]  # processes that are never the workers'; it may grow
     clock: Callable[[], float] = time.monotonic  # seconds that never go back
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(**{"spared": set(), **fields})
 
 
 class Evidence:

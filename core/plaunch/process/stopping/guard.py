@@ -1,4 +1,4 @@
-"""Starts and ends the guard, a process that ends the workers if the launcher is killed."""
+"""Keeps a guard running, a process that ends the workers if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,29 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.process.proc import PROC, list_numbers, read_proc
-from plaunch.process.processes import open_pidfd, wait_for_end
+from plaunch.process.marks import process_line
+from plaunch.process.proc import (
+    PROC,
+    find_identity,
+    list_numbers,
+    open_pidfd,
+    read_proc,
+    wait_for_end,
+)
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
     from plaunch.process.children import ExitWatch
+    from plaunch.process.proc import Identity
 
 _log = logging.getLogger("plaunch")
 
+_GUARDS, _GUARDS_PERIOD = 5, 10.0  # at most so many guards in so many seconds, if they are killed
 _END_WAIT = 2.0  # seconds for a killed guard to end
 _END_POLL = 0.001  # seconds between two polls without a pidfd
 
@@ -192,7 +202,7 @@ def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
 def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
     import subprocess  # only where the guard is not forked
 
-    from plaunch.process.launcher_variables import without_secrets  # as above
+    from plaunch.process.marks import without_secrets  # as above
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")
@@ -220,3 +230,128 @@ def _raised(fd: int) -> int:
     raised = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return raised
+
+
+class GuardKeeper:
+    """Keeps a guard running, and reports to it the processes of the workers that run.
+
+    Args:
+        is_enabled: whether there is a guard at all.
+        proc: the folder of processes.
+        clock: seconds that never go back.
+        can_fork: whether the guard is a fork of this process, and not another program.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_enabled: bool,
+        proc: str,
+        clock: Callable[[], float],
+        can_fork: Callable[[], bool],
+    ) -> None:
+        self.guard: Guard | None = None
+        self._is_enabled = is_enabled
+        self._proc = proc
+        self._clock = clock
+        self._can_fork = can_fork
+        # What a guard must know: the job and its processes, except orphans that have ended.
+        self._lines: dict[Identity | None, bytes] = {}
+        self._spared: set[Identity] = set()
+        self._watch: ExitWatch | None = None
+        self._started_at: deque[float] = deque(maxlen=_GUARDS)
+        self._was_refused = False  # the last guard could not be started
+
+    def prepare(self) -> None:
+        """Start the guard early, while it can be forked: before there are other threads."""
+        if self._is_enabled and self.guard is None and self._can_fork():
+            self.guard = start_guard(self._proc, can_fork=self._can_fork)
+
+    def begin(self, job: bytes, spared: set[Identity], watch: ExitWatch | None) -> None:
+        """Begin another start of workers, with a guard.
+
+        Args:
+            job: the `job_line` of the start.
+            spared: receives the guards, which are not orphans.
+            watch: woken when the guard ends, so that the caller calls `tend`.
+        """
+        self._lines = {None: job}
+        self._spared = spared
+        self._watch = watch
+        self._drop_dead()
+        if self.guard is not None:
+            self._brief(self.guard)
+        elif self._is_enabled:
+            self._start()
+
+    def tend(self) -> None:
+        """Replace the guard if it was killed; call it whenever the watch has woken, also in a stop.
+
+        The new guard starts at once, unless guards keep being killed. If the system refuses one,
+        this tries again every ten seconds.
+        """
+        if not (self._lines and self._is_enabled):
+            return
+        killed = self._drop_dead()
+        starts = self._started_at
+        since = starts[-1] if self._was_refused else starts[0] if len(starts) == _GUARDS else None
+        is_soon = since is not None and self._clock() - since < _GUARDS_PERIOD
+        if self.guard is None and not is_soon:
+            self._start()
+        if killed:  # logged last: a message takes time, during which workers would have no guard
+            _log.warning("the guard (pid %d) was killed; another one takes over", killed.pid)
+
+    def report(self, rank: int, identity: Identity) -> None:
+        """Report a process of the job to this guard and to later ones, unless they know it."""
+        line = process_line(rank, *identity)
+        if self._lines.get(identity) == line:
+            return
+        self._lines[identity] = line
+        if self.guard is not None:
+            self.guard.send(line)
+
+    def forget(self, identity: Identity) -> None:
+        """Do not report a process to later guards, because it has ended."""
+        self._lines.pop(identity, None)
+
+    def line_fd(self) -> int | None:
+        """The pipe to which a worker reports itself; None without a guard.
+
+        It is close-on-exec, and belongs to the guard.
+        """
+        return self.guard.line_fd if self.guard is not None and self.guard.is_alive() else None
+
+    def own_fds(self) -> list[int]:
+        """All descriptors that a forked worker must close."""
+        return [] if self.guard is None else self.guard.own_fds()
+
+    def close(self) -> None:
+        """End the guard; the workers are gone, or are spared."""
+        self._lines = {}
+        if self.guard is not None:
+            self.guard.dismiss()
+            self.guard = None
+
+    def _drop_dead(self) -> Guard | None:
+        if self.guard is None or self.guard.is_alive():
+            return None
+        dead, self.guard = self.guard, None
+        dead.close()
+        return dead
+
+    def _start(self) -> None:
+        self._started_at.append(self._clock())
+        self.guard = guard = start_guard(
+            self._proc, is_repeated=self._was_refused, can_fork=self._can_fork
+        )
+        if guard is not None:
+            if self._was_refused:
+                _log.info("the guard process (pid %d) has started now", guard.pid)
+            self._brief(guard)
+        self._was_refused = guard is None
+
+    def _brief(self, guard: Guard) -> None:
+        guard.wake(self._watch)
+        self._spared.add(find_identity(guard.pid, self._proc))
+        for line in self._lines.values():
+            guard.send(line)

@@ -1,29 +1,41 @@
-"""The processes of one start of workers: finds them, signals them, reports them to the guard."""
+"""The processes of one start of workers, and that none of them outlives the workers.
+
+A `Job` finds the processes, signals them, and reports them to the guard. The `Reaper` of a launcher
+makes a job for each start.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plaunch.process.job_tag import ADOPTED, JOBS_VARIABLE, job_line, make_tags, process_line
-from plaunch.process.processes import find_identity
-from plaunch.process.stopping.evidence import ZombieReaper, reap
+from plaunch.process.marks import (
+    ADOPTED,
+    HELPER,
+    JOBS_VARIABLE,
+    inheritable,
+    job_line,
+    make_job_id,
+    make_tags,
+    owns_process,
+)
+from plaunch.process.own_process import become_subreaper
+from plaunch.process.proc import PROC, find_identity, has_table, read_children, read_process
+from plaunch.process.stopping.evidence import Origin, ZombieReaper, reap
+from plaunch.process.stopping.guard import GuardKeeper, is_forkable
 from plaunch.process.stopping.tree import ProcTree, make_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    import subprocess
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.process.processes import Identity, Process
-    from plaunch.process.stopping.evidence import Origin
-    from plaunch.process.stopping.guard import Guard
-    from plaunch.process.stopping.tree import GroupTree
+    from plaunch.process.children import ExitWatch
+    from plaunch.process.proc import Process
 
-_log = logging.getLogger("plaunch")
-
-_PAUSE = 0.005  # seconds between two passes
+GUARD_VARIABLE = "PLAUNCH_GUARD"
+_TEND_PERIOD = 1.0  # seconds between two checks for orphans
 
 
 class Job:
@@ -33,28 +45,19 @@ class Job:
 
     Args:
         origin: how its processes are recognized.
-        spared: the processes that `origin` spares; helpers and guards are added.
-        folder: a temporary folder for the guard to remove if the launcher is killed.
+        guards: has the guard, to which the processes are reported.
         zombies: reaps the children of an adopter.
     """
 
-    def __init__(
-        self, origin: Origin, spared: set[Identity], *, folder: str | None, zombies: ZombieReaper
-    ) -> None:
+    def __init__(self, origin: Origin, guards: GuardKeeper, zombies: ZombieReaper) -> None:
         self._name = origin.job.decode()
         self._proc = origin.proc
         self._tree = tree = make_tree(origin)
         # The same tree, if this process inherits the orphans of the job.
         self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
         self._zombies = zombies
-        self._spared = spared
-        # What a guard must know: the job and its processes, except orphans that have ended.
-        self._lines: dict[Identity | None, bytes] = {
-            None: job_line(
-                self._name, since=origin.since, has_forked=origin.has_forked, folder=folder
-            )
-        }
-        self._guard: Guard | None = None
+        self._guards = guards
+        self._spared = origin.spared  # helpers are added
         self._looked: dict[int, list[Process]] | None = None
         self._orphans: dict[int, list[Process]] | None = None
         self._killed: set[int] = set()  # local ranks with processes that got SIGKILL
@@ -63,36 +66,17 @@ class Job:
         """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
         return make_tags(self._name, rank, os.environ.get(JOBS_VARIABLE))
 
-    def guard_fd(self) -> int | None:
-        """The pipe to which a worker reports itself to the guard; None without a guard.
-
-        It is close-on-exec, and belongs to the guard.
-        """
-        return self._guard.line_fd if self._guard is not None and self._guard.is_alive() else None
-
-    def own_fds(self) -> list[int]:
-        """All descriptors that a forked worker must close."""
-        return [] if self._guard is None else self._guard.own_fds()
-
-    def set_guard(self, guard: Guard | None) -> None:
-        """Send everything that is known to a guard, which may be a new one."""
-        self._guard = guard
-        if guard is not None:
-            self._spared.add(find_identity(guard.pid, self._proc))
-            for line in self._lines.values():
-                guard.send(line)
-
     def started(self, rank: int, pid: int) -> None:
         """Record a worker; call it as soon as the worker has a process id."""
         identity = find_identity(pid, self._proc)
         self._tree.add_leader(rank, *identity)
-        self._tell_guard(rank, identity)
+        self._guards.report(rank, identity)
 
     def add_helper(self, pid: int) -> None:
         """Record a helper process of the launcher; call it as soon as it has a process id."""
         identity = find_identity(pid, self._proc)
         self._spared.add(identity)
-        self._tell_guard(ADOPTED, identity)
+        self._guards.report(ADOPTED, identity)
 
     def inherits_orphans(self) -> bool:
         """Whether this process inherits all orphans of the job, and no others.
@@ -127,7 +111,7 @@ class Job:
         Only once all workers have ended. An adopter has inherited every orphan by then; elsewhere,
         new process ids are checked, as in the last pass of a sweep.
         """
-        if self._orphans is None or self._orphans or not self._tree.is_sure():
+        if self._orphans is None or self._orphans or not self.is_sure():
             return False
         if self._adopter is not None:
             return self._adopter.has_no_orphans
@@ -154,14 +138,23 @@ class Job:
             self._tree.kill_all([], ranks=ranks)
             self.refresh()
 
-    def begin_sweep(self, given_up: Collection[int], patience: float) -> Sweep:
-        """Begin to kill what is left, once every worker has ended or was given up.
+    def kill_orphans(self, given_up: Collection[int]) -> tuple[list[Process], list[Process]]:
+        """Kill all that is left, once every worker has ended or was given up.
 
         Args:
-            given_up: the ids of processes that have survived SIGKILL.
-            patience: seconds to wait for processes to end after SIGKILL.
+            given_up: the ids of processes that have survived SIGKILL, which are left out.
+
+        Returns:
+            The processes that were found, and those that this user may not signal.
         """
-        return Sweep(self._tree, self.tend_orphans, given_up, patience)
+        orphans = [process for found in self._tree.orphans().values() for process in found]
+        left = [process for process in orphans if process.pid not in given_up]
+        killed, refused = self._tree.kill_all(left)
+        return [process for process in killed if process.pid not in given_up], refused
+
+    def is_sure(self) -> bool:
+        """Whether the last look could judge every process; if not, one a second later can."""
+        return self._tree.is_sure()
 
     def tend(self) -> None:
         """Reap and record orphans while workers run; about once a second is enough.
@@ -200,71 +193,127 @@ class Job:
         has_reaped = False
         orphans = tree.adopted(inherited)
         for orphan in orphans:
-            if not orphan.is_alive:
+            if orphan.is_alive:
+                self._guards.report(ADOPTED, orphan.identity)
+            else:
                 has_reaped |= reap(orphan.pid)
-                self._lines.pop(orphan.identity, None)
-            elif orphan.identity not in self._lines:
-                self._tell_guard(ADOPTED, orphan.identity)
-        guard = -1 if self._guard is None else self._guard.pid
-        settled = {guard, *(orphan.pid for orphan in orphans)}
+                self._guards.forget(orphan.identity)
+        settled = {orphan.pid for orphan in orphans}
+        if self._guards.guard is not None:
+            settled.add(self._guards.guard.pid)
         others = [process for process in inherited if process.pid not in settled]
         self._zombies.reap(others, tree.is_launchers)
         return has_reaped
 
-    def _tell_guard(self, rank: int, identity: Identity) -> None:
-        line = self._lines[identity] = process_line(rank, *identity)
-        if self._guard is not None:
-            self._guard.send(line)
 
+class Reaper:
+    """Ensures that nothing outlives the workers; one for each launcher.
 
-class Sweep:
-    """Kills all that is left when every worker has ended or was given up.
-
-    The stop sequence has ended the processes that it found. This is for those that came later, and
-    for orphans of unknown workers. It ends when a pass finds nothing: then an adopter has no orphan
-    among its children, dead or alive, and elsewhere no process has come since all were read.
+    It has no process and no descriptor before `prepare` or `begin`, and none after `close`. All
+    methods must be called on one thread.
 
     Args:
-        tree: finds them.
-        tend_orphans: reaps orphans that have ended; whether there were some.
-        given_up: the ids of processes that have survived SIGKILL.
-        patience: seconds to wait for processes to end after SIGKILL.
+        keep_daemons: spare the orphans if all workers have succeeded.
+        use_guard: whether a guard process ends the workers if the launcher is killed; None means
+            yes, unless `PLAUNCH_GUARD` is 0.
+        proc: the folder of processes.
         clock: seconds that never go back.
+        can_fork: whether the guard is a fork of this process, and not another program.
     """
 
     def __init__(
         self,
-        tree: GroupTree,
-        tend_orphans: Callable[[], bool],
-        given_up: Collection[int],
-        patience: float,
         *,
+        keep_daemons: bool = False,
+        use_guard: bool | None = None,
+        proc: str = PROC,
         clock: Callable[[], float] = time.monotonic,
+        can_fork: Callable[[], bool] = is_forkable,
     ) -> None:
-        self.left: list[Process] = []  # the processes that survive
-        self._tree = tree
-        self._tend_orphans = tend_orphans
-        self._given_up = given_up
+        if use_guard is None:
+            use_guard = os.environ.get(GUARD_VARIABLE, "1") != "0"
+        self.keep_daemons = keep_daemons
+        self.guards = GuardKeeper(is_enabled=use_guard, proc=proc, clock=clock, can_fork=can_fork)
+        self._proc = proc
         self._clock = clock
-        self._deadline = clock() + patience
-        self._has_logged = False
+        self._is_subreaper = False
+        self._zombies = ZombieReaper(clock)
+        self._job: Job | None = None
+        self._tended_at = -_TEND_PERIOD
 
-    def step(self) -> float | None:
-        """Kill what is found; return the seconds until the next step, or None at the end."""
-        orphans = [process for found in self._tree.orphans().values() for process in found]
-        killed, refused = self._tree.kill_all(self._relevant(orphans))
-        has_reaped = self._tend_orphans()
-        found = self._relevant(killed)
-        if not (found or has_reaped) and self._tree.is_sure():
-            return None
-        if found and not self._has_logged:
-            self._has_logged = True
-            _log.info("ending orphans: pids %s", [process.pid for process in found])
-        is_refused = bool(found) and len(refused) == len(found)
-        if is_refused or self._clock() > self._deadline:
-            self.left = found
-            return None
-        return _PAUSE
+    def begin(
+        self,
+        *,
+        has_forked: bool = False,
+        folder: str | None = None,
+        watch: ExitWatch | None = None,
+    ) -> Job:
+        """Begin another start of workers; call it before the first worker starts.
 
-    def _relevant(self, processes: list[Process]) -> list[Process]:
-        return [process for process in processes if process.pid not in self._given_up]
+        Args:
+            has_forked: whether workers are forked, and not programs of their own.
+            folder: a temporary folder for the guard to remove if the launcher is killed.
+            watch: woken when the guard ends, so that the caller calls `guards.tend`.
+        """
+        if not self._is_subreaper and owns_process():
+            self._is_subreaper = become_subreaper()
+        own = read_process(os.getpid(), self._proc)
+        origin = Origin(
+            job=make_job_id().encode(),
+            proc=self._proc,
+            since=0 if own is None else own.start,
+            has_forked=has_forked,
+            adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
+            is_init=os.getpid() == 1,
+            clock=self._clock,
+        )
+        if self._is_subreaper:
+            children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
+            origin.spared.update(child.identity for child in children if child is not None)
+        line = job_line(
+            origin.job.decode(), since=origin.since, has_forked=has_forked, folder=folder
+        )
+        self.guards.begin(line, origin.spared, watch)
+        self._job = Job(origin, self.guards, self._zombies)
+        return self._job
+
+    def tend(self) -> None:
+        """Reap and record orphans while workers run; call it often, it does so once a second."""
+        now = self._clock()
+        if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
+            self._tended_at = now
+            self._job.tend()
+
+    def start_helper(
+        self, command: Sequence[str], environ: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a helper process of the launcher, which must not outlive the launcher.
+
+        It is neither a worker nor an orphan. The caller ends it; the guard does if the launcher is
+        killed.
+
+        Args:
+            command: the program and its arguments.
+            environ: its environment; secrets are removed.
+            options: more arguments of `Popen`.
+
+        Raises:
+            OSError: the system does not start it.
+        """
+        import subprocess  # a launch of functions may not need it
+
+        if self._job is None:
+            raise RuntimeError("a helper is started while there are no workers")
+        process = subprocess.Popen(
+            command,
+            env={**inheritable(environ), JOBS_VARIABLE: self._job.tags(HELPER)},
+            start_new_session=True,
+            **options,
+        )
+        self._job.add_helper(process.pid)
+        return process
+
+    def close(self) -> None:
+        """End the guard; the workers are gone, or are spared."""
+        self._job = None
+        self.guards.close()

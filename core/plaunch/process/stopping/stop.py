@@ -5,18 +5,13 @@ No step waits. The caller waits between two steps, and may handle other events m
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
-import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch._names import class_name
-from plaunch.errors import UnkillableWorkerError, one_line
+from plaunch.errors import UnkillableWorkerError
 from plaunch.process.proc import describe_process, may_signal, read_state
 from plaunch.process.stopping.stop_sequence import KILL_WAIT
-from plaunch.process.streams import leave_rest, show_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,12 +19,14 @@ if TYPE_CHECKING:
 
     from plaunch.process.children import ExitWatch
     from plaunch.process.failure import ProcessFailure
-    from plaunch.process.stopping.job import Job, Sweep
+    from plaunch.process.proc import Process
+    from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopSequence
-    from plaunch.process.streams import Streams
+    from plaunch.process.streams import LastOutput
 
 _log = logging.getLogger("plaunch")
 
+_SWEEP_PAUSE = 0.005  # seconds between two passes of a sweep
 _POLL = 0.02  # seconds between two polls of workers without pidfds
 _WOKEN = 1.0  # seconds between two checks of the output thread, which also wakes the watch
 
@@ -46,7 +43,7 @@ class Stop:
     Args:
         sequence: stops the workers; None to spare their orphans.
         job: finds and sweeps orphans.
-        watch: what the caller waits with.
+        watch: what the caller waits with between two steps.
         output: wakes the watch when it has been passed on.
         look: records exits, and returns the local ranks that run.
         release: releases everything. It gets the processes that survived SIGKILL, by local rank,
@@ -81,29 +78,29 @@ class Stop:
         if sequence is not None:
             self._stages += [self._sweep_up, self._stop_workers]
 
-    def run(self, wait: Callable[[float], None]) -> None:
-        """Take all steps, and `wait` for at most the given seconds between them.
+    def run(self) -> None:
+        """Take all steps, and wait with the watch between them.
 
         Raises:
             UnkillableWorkerError: as `step`.
         """
         try:
-            self._take_steps(wait)
+            self._take_steps()
         except UnkillableWorkerError:
             raise  # it is over
         except BaseException:
             # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker.
             try:
                 self.escalate()
-                self._take_steps(wait)
+                self._take_steps()
             finally:
                 if self._stages:
                     self._release_all()
             raise
 
-    def _take_steps(self, wait: Callable[[float], None]) -> None:
+    def _take_steps(self) -> None:
         while (delay := self.step()) is not None:
-            wait(delay)
+            self._watch.wait(delay)
 
     def step(self) -> float | None:
         """Do what is due; return the seconds until the next step, or None at the end.
@@ -148,7 +145,7 @@ class Stop:
             return None
         if self._sweep is None:
             given_up = {pid for pids in self._stuck.values() for pid in pids}
-            self._sweep = self._job.begin_sweep(given_up, KILL_WAIT)
+            self._sweep = Sweep(self._job, given_up)
         self._look()  # or the exit that woke the watch would wake it again
         delay = self._sweep.step()
         if delay is None:
@@ -169,94 +166,49 @@ class Stop:
         self._release(self._stuck, self._orphans)
 
 
-class LastOutput:
-    """The output that streams pass on when the workers have ended.
+class Sweep:
+    """Kills all that is left when every worker has ended or was given up.
 
-    It calls `finish` of the streams, on its own thread if that may take long. Streams may come from
-    a plugin: an error is logged, and a thread that shows nothing for a long time is abandoned.
-    Neither changes the result of the job.
+    The stop sequence has ended the processes that it found. This is for those that came later, and
+    for orphans of unknown workers. It ends when a pass finds nothing: then an adopter has no orphan
+    among its children, dead or alive, and elsewhere no process has come since all were read.
 
     Args:
-        streams: the output.
-        wake: called when `finish` has returned, on any thread.
-        shows_rest: whether to wait for a slow console, without a limit. If not, the caller does so
-            at the end of the run, if the streams support it.
-        timeout: seconds for which the streams may show nothing.
-        hurried_timeout: the same after `escalate`.
+        job: finds, kills and reaps them.
+        given_up: the ids of processes that have survived SIGKILL.
+        patience: seconds to wait for processes to end after SIGKILL.
+        clock: seconds that never go back.
     """
 
     def __init__(
         self,
-        streams: Streams,
-        wake: Callable[[], None],
+        job: Job,
+        given_up: Collection[int],
+        patience: float = KILL_WAIT,
         *,
-        shows_rest: bool,
-        timeout: float = 60.0,
-        hurried_timeout: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_begun = False
-        self.is_over = False
-        self._streams = streams
-        self._wake = wake
-        self._shows_rest = shows_rest
-        self._timeout = timeout
-        self._hurried_timeout = hurried_timeout
-        self._begun_at = 0.0
-        self._is_finished = False
-        self._thread: threading.Thread | None = None
+        self.left: list[Process] = []  # the processes that survive
+        self._job = job
+        self._given_up = given_up
+        self._clock = clock
+        self._deadline = clock() + patience
+        self._has_logged = False
 
-    def begin(self) -> None:
-        """Call `finish` of the streams; called once."""
-        self.is_begun = True
-        self._begun_at = time.monotonic()
-        if self._streams.is_reading():
-            thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no more threads: signals are handled later
-                thread.start()
-                self._thread = thread
-        if self._thread is None:
-            self._run()
-
-    def escalate(self) -> None:
-        """Do not wait for a slow console; may be called in a signal handler."""
-        self._timeout = self._hurried_timeout
-        with contextlib.suppress(Exception):  # a plugin's bug must not prevent the SIGKILL
-            self._streams.escalate()
-
-    def is_stuck(self) -> bool:
-        """Whether `finish` has neither returned nor shown anything for too long."""
-        if self._is_finished:
-            return False  # the wait for a slow console has no limit
-        shown = self._begun_at
-        with contextlib.suppress(Exception):
-            shown = max(shown, self._streams.last_shown())
-        return time.monotonic() - shown >= self._timeout
-
-    def end(self) -> None:
-        """Wait for the thread to exit; abandon it if it is stuck."""
-        if not self.is_over:
-            _log.warning(
-                "%s has not returned from finish; workers' output may be missing",
-                class_name(self._streams),
-            )
-        elif self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            leave_rest(self._streams)
-            self._streams.finish()
-            self._is_finished = True
-            if self._shows_rest:
-                show_rest(self._streams, math.inf)
-        except BaseException as error:  # noqa: BLE001 - also SystemExit of a plugin
-            _log.warning(
-                "%s failed in finish: %s; workers' output may be missing",
-                class_name(self._streams),
-                one_line(error),
-            )
-        self.is_over = True
-        self._wake()
+    def step(self) -> float | None:
+        """Kill what is found; return the seconds until the next step, or None at the end."""
+        found, refused = self._job.kill_orphans(self._given_up)
+        has_reaped = self._job.tend_orphans()
+        if not (found or has_reaped) and self._job.is_sure():
+            return None
+        if found and not self._has_logged:
+            self._has_logged = True
+            _log.info("ending orphans: pids %s", [process.pid for process in found])
+        is_refused = bool(found) and len(refused) == len(found)
+        if is_refused or self._clock() > self._deadline:
+            self.left = found
+            return None
+        return _SWEEP_PAUSE
 
 
 def describe_unkillable(

@@ -7,15 +7,16 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from plaunch.process.job_tag import ADOPTED
-from plaunch.process.proc import list_numbers, read_children
-from plaunch.process.processes import (
+from plaunch.process.marks import ADOPTED
+from plaunch.process.proc import (
     Identity,
     Process,
     ancestors_of,
     children_by_parent,
     descend,
     has_table,
+    list_numbers,
+    read_children,
     read_process,
     read_table,
 )

@@ -28,7 +28,7 @@ def note(folder, kind):
 
 def alive(folder):
     """Those that have made themselves known and neither are gone nor zombies."""
-    from plaunch.process.processes import read_process
+    from plaunch.process.proc import read_process
 
     found = []
     for name in os.listdir(folder):

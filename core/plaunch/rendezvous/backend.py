@@ -1,4 +1,4 @@
-"""The parameters of a rendezvous backend: options of the user, the launch, and this node.
+"""What a launch knows of a rendezvous backend, its traits, and what it gives it, the parameters.
 
 Names are torchrun's where it has them.
 """
@@ -6,7 +6,7 @@ Names are torchrun's where it has them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from plaunch.restarts import RestartPolicy
 
 T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 @plain_dataclass
@@ -63,6 +64,85 @@ class NodeSettings(Value):
     max_restarts: int = 0
     stop_timeout: float = 0.0
     local_addr: str | None = None
+
+
+_ATTRIBUTE = "plaunch_traits"
+
+
+@plain_dataclass
+class BackendTraits(Value):
+    """How the nodes of a backend find each other; new fields may be added.
+
+    Args:
+        needs_endpoint: whether several nodes need an endpoint to meet.
+        default_port: of an endpoint without one; None if the backend has none.
+        is_hosted_by_node: whether the endpoint is one of the nodes, which a scheduler can name.
+        is_single_node: whether a node without an endpoint is a job of its own, with a run id for
+            itself.
+        has_given_ranks: whether nodes get their ranks from `--node-rank`, and meet at
+            `--master-addr` and `--master-port`.
+        coordinates_restarts: whether a failure on one node restarts the workers of all nodes.
+        fill: is called before the settings of a launch with this backend are made, with the parsed
+            options (`plaunch.cli.Arguments`). It gives values to options that have none, warns, or
+            raises `UsageError`.
+    """
+
+    needs_endpoint: bool = False
+    default_port: int | None = None
+    is_hosted_by_node: bool = False
+    is_single_node: bool = False
+    has_given_ranks: bool = False
+    coordinates_restarts: bool = False
+    fill: Callable[[Any], None] | None = None
+
+    def check_endpoint(self, backend: str, endpoint: str, max_nodes: int) -> None:
+        """Check that several nodes have an endpoint if they need one.
+
+        Args:
+            backend: the name of the backend.
+            endpoint: the endpoint; empty if none was given.
+            max_nodes: how many nodes the job has at most.
+
+        Raises:
+            UsageError: it is missing; each node would wait for the others by itself.
+        """
+        if endpoint or max_nodes == 1 or not self.needs_endpoint:
+            return
+        if self.has_given_ranks:
+            advice = (
+                "--master-addr with that of node 0, the same on all nodes (127.0.0.1 if all are on "
+                "this machine), or choose an elastic backend with --rdzv-backend and "
+                "--rdzv-endpoint"
+            )
+        elif self.is_hosted_by_node:
+            advice = (
+                "--rdzv-endpoint with the name of one node, the same on all nodes (localhost if "
+                "all are on this machine)"
+            )
+        else:
+            advice = (
+                "--rdzv-endpoint with the address of the backend's store, the same on all nodes"
+            )
+        raise UsageError(
+            f"{max_nodes} nodes (--nnodes) with the backend {backend!r} need an address that all "
+            f"of them know, and none was given; give {advice}"
+        )
+
+
+def backend_traits(traits: BackendTraits) -> Callable[[F], F]:
+    """Declare the traits of a backend; decorates the function that creates its handlers."""
+
+    def declare(factory: F) -> F:
+        setattr(factory, _ATTRIBUTE, traits)
+        return factory
+
+    return declare
+
+
+def traits_of(factory: object) -> BackendTraits:
+    """The traits that a factory of handlers declares, or the defaults."""
+    traits = getattr(factory, _ATTRIBUTE, None)
+    return traits if isinstance(traits, BackendTraits) else BackendTraits()
 
 
 # The options of all of torchrun's backends; there, a backend ignores those that it does not need.
@@ -251,4 +331,27 @@ def _warn_ignored(backend: str, key: str) -> None:
 
     logging.getLogger("plaunch").warning(
         "rendezvous backend %r does not need option %r; it is ignored", backend, key
+    )
+
+
+TOKEN_OPTION = "token_file"  # noqa: S105 - the name of an option
+TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
+
+
+def check_token_is_used(params: RendezvousParameters, environ: Mapping[str, str]) -> None:
+    """Check that the backend has read the token, if one is set: its user relies on it.
+
+    Raises:
+        UsageError: it has not, and several nodes would exchange unsigned messages.
+    """
+    if TOKEN_OPTION in params.secrets_read or params.max_nodes == 1:
+        return
+    path = params.get(TOKEN_OPTION)
+    if path is None and not environ.get(TOKEN_VARIABLE):
+        return
+    where = TOKEN_VARIABLE if path is None else f"--rdzv-conf {TOKEN_OPTION}={path}"
+    raise UsageError(
+        f"a job token is set ({where}), but rendezvous backend {params.backend!r} does not sign "
+        "anything with it; choose a backend that does, such as c10d or etcd-v2, or remove the "
+        "token"
     )

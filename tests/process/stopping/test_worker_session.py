@@ -10,12 +10,11 @@ import sys
 
 import pytest
 from plaunch.process.children import ProcessHandle
-from plaunch.process.held import HoldWatch
-from plaunch.process.proc import describe_process, read_state
-from plaunch.process.processes import read_process
+from plaunch.process.proc import describe_process, read_process, read_state
 from plaunch.process.stopping.evidence import Origin
-from plaunch.process.stopping.session import WorkerSession
+from plaunch.process.stopping.stop_sequence import WorkerSession
 from plaunch.process.stopping.tree import make_tree
+from plaunch.process.watches import HoldWatch
 
 from helpers.processes import is_gone, wait_for_end
 from helpers.waiting import wait_until
@@ -76,7 +75,8 @@ class FoundJob:
 
 def session_of(program, holds=None, **options):
     job = FoundJob(program.pid, **options)
-    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, job, holds=holds)
+    handle = ProcessHandle(program, release=lambda: None)
+    return WorkerSession(handle, 0, job, holds or HoldWatch())
 
 
 def test_a_signal_to_the_leader_reaches_nobody_else(start):

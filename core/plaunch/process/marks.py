@@ -1,13 +1,62 @@
-"""How the processes of a job are marked in their environment, and reported to the guard.
+"""How processes are marked: as the launcher's, or as those of one job; and secrets.
 
-A tag has the name of one start of workers and a local rank, as in `3f9a12cd45ef.0`. A launcher that
-runs inside a worker adds its tag to those that it has inherited, so that the outer job finds the
-processes of the inner one as well.
+Children of the command line have its mark; workers do not, and have no secrets either. A process of
+a job has a tag, with the name of one start of workers and a local rank, as in `3f9a12cd45ef.0`. A
+launcher that runs inside a worker adds its tag to those that it has inherited, so that the outer
+job finds the processes of the inner one as well.
 """
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# --- the launcher's mark, and secrets -------------------------------------------------------------
+
+# Has the process id of plaunch's command line, which sets it (plaunch.cli.entry). All its children
+# but the workers inherit the variable.
+LAUNCHER_VARIABLE = "PLAUNCH_LAUNCHER"
+
+# Secrets of any plugin: PLAUNCH_RDZV_TOKEN, PLAUNCH_ETCD_PASSWORD.
+_PREFIX, _SECRETS = "PLAUNCH_", ("_TOKEN", "_PASSWORD")
+
+
+def owns_process() -> bool:
+    """Whether this process is plaunch's command line."""
+    return os.environ.get(LAUNCHER_VARIABLE) == str(os.getpid())
+
+
+def reported_exit_code(code: int) -> int:
+    """The exit code for a command line that ends with `code`; depends on `PLAUNCH_EXIT_CODE`."""
+    if os.environ.get("PLAUNCH_EXIT_CODE") == "torchrun" and code not in (0, 2):
+        return 1
+    return code
+
+
+def is_started_by_launcher(environ: bytes, launcher: int) -> bool:
+    """Whether the command line with pid `launcher` started a process with this environment."""
+    return f"{LAUNCHER_VARIABLE}={launcher}".encode() in environ.split(b"\0")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name is a secret of the launcher."""
+    return name.startswith(_PREFIX) and name.endswith(_SECRETS)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """A copy of `environ` for a helper process of the launcher, which needs no secrets."""
+    return {name: value for name, value in environ.items() if not is_secret(name)}
+
+
+def inheritable(environ: Mapping[str, str]) -> dict[str, str]:
+    """A copy of `environ` for a worker: without secrets, and without the launcher's mark."""
+    return {name: v for name, v in without_secrets(environ).items() if name != LAUNCHER_VARIABLE}
+
+
+# --- the tags of a job ----------------------------------------------------------------------------
 
 JOBS_VARIABLE = "PLAUNCH_JOBS"
 # Instead of a rank: a helper process of the launcher, which ends with the job.
@@ -58,6 +107,8 @@ def _rank_among(tags: list[bytes], job: bytes) -> int | None:
             return int(rank)
     return None
 
+
+# --- lines to the guard ---------------------------------------------------------------------------
 
 _MAX_LINE = 4096  # bytes that the kernel writes in one piece
 

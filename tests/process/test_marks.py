@@ -1,4 +1,4 @@
-"""What workers do not inherit: the launcher's mark, and its secrets."""
+"""Marks of the launcher and of jobs, and secrets, which workers do not inherit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import os
 import sys
 
 import pytest
-from plaunch.process import start_processes
-from plaunch.process.launcher_variables import (
-    LAUNCHER_VARIABLE,
-    is_started_by_launcher,
-    owns_process,
-)
+from plaunch.process import marks, proc, start_processes
+from plaunch.process.marks import LAUNCHER_VARIABLE, is_started_by_launcher, owns_process
 from plaunch.process.stopping.guard import start_guard
 
 from helpers.programs import run_python
@@ -24,14 +20,15 @@ NAMES = (*SECRETS, "PLAUNCH_LAUNCHER")
 KEPT = ("PLAUNCH_ETCD_USER", "TOKEN", "MY_PASSWORD", "PLAUNCH_TOKENS")
 
 
-@pytest.fixture(autouse=True)
-def _secrets(monkeypatch):
+@pytest.fixture
+def secrets(monkeypatch):
     for name in NAMES:
         monkeypatch.setenv(name, SECRET)
     for name in ("INHERITED", *KEPT):
         monkeypatch.setenv(name, "yes")
 
 
+@pytest.mark.usefixtures("secrets")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
 def test_functions(start_method, monkeypatch):
@@ -48,6 +45,7 @@ def test_functions(start_method, monkeypatch):
     assert SECRET not in seen.values()
 
 
+@pytest.mark.usefixtures("secrets")
 def test_programs(tmp_path):
     code = f"import os; open({str(tmp_path / 'env')!r}, 'w').write(repr(dict(os.environ)))"
     context = start_processes("t", sys.executable, {0: ("-c", code)})
@@ -62,6 +60,7 @@ def environ_of(pid):
         return [entry for entry in file.read().split(b"\0") if entry]
 
 
+@pytest.mark.usefixtures("secrets")
 def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
     started = start_guard(can_fork=lambda: False)
@@ -77,7 +76,7 @@ def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
 FORKED = """\
 import os, sys, time
 from plaunch.process import ContextComponents, start_processes
-from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.job import Reaper
 
 def environ(pid):
     with open(f"/proc/{pid}/environ", "rb") as file:
@@ -91,7 +90,7 @@ if __name__ == "__main__":
     reaper = Reaper(can_fork=lambda: True)
     components = ContextComponents(reaper=reaper)
     context = start_processes("t", worker, {0: ()}, start_method=method, components=components)
-    pid = reaper.guard.pid
+    pid = reaper.guards.guard.pid
     deadline = time.monotonic() + 60
     while open(f"/proc/{pid}/comm").read() != "workers-guard\\n":
         assert time.monotonic() < deadline
@@ -104,6 +103,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("secrets")
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_what_is_forked_shows_no_secret_either(start_method, tmp_path):
     """The kernel tells others what the process that forked it was started with."""
@@ -129,7 +129,7 @@ def test_the_entry_point_uses_that_variable():
         "-c",
         "import sys\n"
         "from plaunch.cli import entry\n"
-        "from plaunch.process.launcher_variables import owns_process\n"
+        "from plaunch.process.marks import owns_process\n"
         "sys.argv = ['plaunch', '--version']\n"
         "entry.end = lambda code: sys.stderr.write(f'owned: {owns_process()}')\n"
         "entry.entry_point()\n",
@@ -142,3 +142,72 @@ def test_what_the_launcher_started_is_known():
     assert is_started_by_launcher(environ, os.getpid())
     assert not is_started_by_launcher(environ, os.getppid())
     assert not is_started_by_launcher(environ + b"0", os.getpid() * 10)
+
+
+# --- the tags of a job ----------------------------------------------------------------------------
+
+JOB = b"0123456789ab"
+
+
+def test_a_worker_has_one_tag_and_one_within_a_worker_has_both():
+    assert marks.make_tags("0123456789ab", 3, None) == "0123456789ab.3"
+    assert marks.make_tags("0123456789ab", 3, "") == "0123456789ab.3"
+    outer = marks.make_tags("aaaaaaaaaaaa", 0, None)
+    both = marks.make_tags("bbbbbbbbbbbb", 1, outer)
+    environ = f"PATH=/bin\0PLAUNCH_JOBS={both}\0".encode()
+    assert marks.find_rank(environ, b"aaaaaaaaaaaa") == 0
+    assert marks.find_rank(environ, b"bbbbbbbbbbbb") == 1
+
+
+def test_names_of_jobs_are_not_made_twice():
+    names = {marks.make_job_id() for _ in range(1000)}
+    assert len(names) == 1000
+    assert {len(name) for name in names} == {12}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        (b"PLAUNCH_JOBS=0123456789ab.0\0", 0),
+        (b"PLAUNCH_JOBS=0123456789ab.17", 17),
+        (b"A=1\0PLAUNCH_JOBS=ffffffffffff.1:0123456789ab.2:eeeeeeeeeeee.3\0B=2\0", 2),
+        (b"", None),
+        (b"PLAUNCH_JOBS=\0", None),
+        (b"PLAUNCH_JOBS=0123456789ab\0", None),
+        (b"PLAUNCH_JOBS=0123456789ab.\0", None),
+        (b"PLAUNCH_JOBS=0123456789ab.x\0", None),
+        (b"PLAUNCH_JOBS=0123456789abc.1\0", None),
+        (b"PLAUNCH_JOBS=00123456789ab.1\0", None),
+        (b"MY_PLAUNCH_JOBS=0123456789ab.1\0", None),
+        (b"TEXT=PLAUNCH_JOBS=0123456789ab.1\0", None),
+    ],
+)
+def test_only_the_very_tag_counts(environ, rank):
+    assert marks.find_rank(environ, JOB) == rank
+
+
+@pytest.mark.parametrize(
+    ("title", "rank"),
+    [
+        (b"worker 3 ffffffffffff.1:0123456789ab.3\0\0\0", 3),
+        (b"0123456789ab.0\0", 0),
+        (b"python\0train.py\0", None),
+        (b"grep\x000123456789ab\0", None),
+        (b"x0123456789ab.0", None),
+    ],
+)
+def test_a_title_has_tags_too(title, rank):
+    assert marks.find_rank_in_title(title, JOB) == rank
+
+
+def test_environments_are_read(sleep):
+    program = sleep(env={"PLAUNCH_JOBS": "0123456789ab.5"})
+    # The kernel shows none for a moment, in the middle of making it another program.
+    wait_until(lambda: proc.read_environ(program.pid), "it has an environment")
+    assert marks.find_rank(proc.read_environ(program.pid), JOB) == 5
+    assert proc.read_proc(f"{program.pid}/cmdline") == b"sleep\x00600\x00"
+    assert proc.read_user(program.pid) == os.getuid()
+    program.kill()
+    program.wait()
+    assert proc.read_environ(program.pid) == b""
+    assert proc.read_user(program.pid) == -1
