@@ -128,6 +128,13 @@ BENCHMARKS = (
         needs=("torch",),
     ),
     Benchmark(
+        "Many agents",
+        "What agents of one job cost over c10d: real launchers on this machine.",
+        "many_agents.py",
+        quick=("--repeat=1", "--agents=2", "--many=4"),
+        if_missing={"torch": "--no-torchrun"},
+    ),
+    Benchmark(
         "Rendezvous, c10d",
         "How long nodes take to meet that all call at once, and what that costs each of them.",
         "rendezvous.py",

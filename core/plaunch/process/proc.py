@@ -158,6 +158,18 @@ def read_masks(proc: str = PROC) -> tuple[int, int] | None:
         return None
 
 
+def read_adopted(proc: str = PROC) -> set[int] | None:
+    """The process ids of the main thread's children; None if the kernel does not list them.
+
+    The kernel gives orphans, and the children of threads that have ended, to the first thread that
+    runs, which is the main thread. Reading only that costs one file instead of one per thread.
+    """
+    try:
+        return set(map(int, _read(f"self/task/{os.getpid()}/children", proc).split()))
+    except (OSError, ValueError):
+        return None
+
+
 def read_children(proc: str = PROC) -> set[int] | None:
     """The process ids of this process's children; None if the kernel does not list them.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _WAIT_TIMEOUT = 5.0  # seconds of one wait for the next state
+_LONG_WAIT = 60.0  # seconds, if the store notices lost connections
 
 _CHANGES = {
     "arrived": ChangeKind.ARRIVED,
@@ -47,12 +48,13 @@ class WatcherRoutine:
         """
         job = self._membership.job
         incarnation, keys, state = job.incarnation, job.keys, job.state
+        timeout = _LONG_WAIT if self._membership.absence_is_loss else _WAIT_TIMEOUT
         while state is not None and incarnation == self._membership.job.incarnation:
             if state.has_ended:
                 self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
-            value = yield Wait(key, _WAIT_TIMEOUT)
+            value = yield Wait(key, timeout)
             if value is None:
                 continue
             state = JobState.from_record(

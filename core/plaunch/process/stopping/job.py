@@ -175,7 +175,7 @@ class Job:
             Whether some had ended.
         """
         tree = self._adopter
-        return tree is not None and self._tend(tree, tree.read_inherited())
+        return tree is not None and self._tend(tree, tree.read_inherited(only_adopted=True))
 
     def _find_orphans(self) -> dict[int, list[Process]]:
         tree = self._adopter

@@ -16,6 +16,7 @@ from plaunch.process.proc import (
     descend,
     has_table,
     list_numbers,
+    read_adopted,
     read_children,
     read_process,
     read_table,
@@ -220,9 +221,13 @@ class ProcTree(GroupTree):
         self._evidence.is_unsure, self.has_no_orphans = False, True
         return {}
 
-    def read_inherited(self) -> list[Process]:
-        """The adopter's children, dead or alive, except workers; some it has started itself."""
-        children = read_children(self._proc)
+    def read_inherited(self, *, only_adopted: bool = False) -> list[Process]:
+        """The adopter's children, dead or alive, except workers; some it has started itself.
+
+        Args:
+            only_adopted: leave out those that other threads have started, which costs less.
+        """
+        children = read_adopted(self._proc) if only_adopted else read_children(self._proc)
         if children is None:
             found: Iterable[Process | None] = read_table(self._proc).values()
         else:
