@@ -48,14 +48,30 @@ class _Request:
         self.owner = owner
         self.data = data
         self.may_repeat = may_repeat  # also in another session
-        self.answered = threading.Event()
+        self.is_answered = False
         self.results: list[Result] = []
         self.error: str = ""
+        self._is_pending = threading.Lock()  # cheaper than an Event, which has two
+        self._is_pending.acquire()
+
+    def answer(self, results: list[Result]) -> None:
+        """Let the caller return `results`."""
+        self.results = results
+        self._finish()
 
     def fail(self, error: str) -> None:
         """Let the caller raise `error`."""
         self.error = error
-        self.answered.set()
+        self._finish()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the answer; False if there is none within `timeout` seconds."""
+        return self.is_answered or self._is_pending.acquire(timeout=timeout)
+
+    def _finish(self) -> None:
+        self.is_answered = True
+        with contextlib.suppress(RuntimeError):  # another thread has done so
+            self._is_pending.release()
 
 
 class StoreClient:
@@ -196,9 +212,9 @@ class StoreClient:
             self._pending[number] = request
         try:
             self._send(request.data)
-            if wait is not None and not request.answered.wait(wait):
+            if wait is not None and not request.wait(wait):
                 self._send(frames.frame(MessageKind.CANCEL, frames.u64(number)))
-            if not request.answered.wait(self.request_timeout):
+            if not request.wait(self.request_timeout):
                 request.error = f"no reply within {self.request_timeout:g} s"
         finally:
             with self._lock:
@@ -269,8 +285,7 @@ class StoreClient:
                 with self._lock:
                     request = self._pending.get(number)
                 if request is not None:  # else the caller has given up
-                    request.results = frames.decode_results(fields)
-                    request.answered.set()
+                    request.answer(frames.decode_results(fields))
             data = self._sock.recv(_READ_SIZE)
             if not data:
                 raise ConnectionResetError("the server has closed the connection")
@@ -296,7 +311,7 @@ class StoreClient:
             for _, request in sorted(pending.items()):
                 if not (is_resumed or request.may_repeat):
                     request.fail("the connection was lost, and the session has ended")
-                elif not request.answered.is_set():
+                elif not request.is_answered:
                     sock.sendall(request.data)
         if self._is_closed:
             self._hang_up()
