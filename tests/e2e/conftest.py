@@ -176,12 +176,10 @@ class Agent:
 class Agents:
     """Runs several agents of a job, whose workers are `WORKER`, in a temporary folder.
 
-    Agents that need torch are forked with torch imported, so that they start quickly, unless
-    `is_afresh` is set.
+    Agents that need torch are forked with torch imported, so that they start quickly.
     """
 
     def __init__(self, plaunch: CommandLine, with_torch: Callable[[], LaunchServer]) -> None:
-        self.is_afresh = False
         self._with_torch = with_torch
         self.folder = plaunch.folder
         self.script = plaunch.write("worker.py", WORKER)
@@ -212,7 +210,8 @@ class Agents:
         out: BinaryIO,
         err: BinaryIO,
     ) -> subprocess.Popen[bytes] | ForkedLaunch:
-        if self.is_afresh or within or "--rdzv-backend=c10d" not in argv:
+        uses_torch = any("store=torch" in word or "store_type=file" in word for word in argv)
+        if within or not uses_torch:
             return self._plaunch.popen(
                 *argv, within=within, environ=environ, stdout=out, stderr=err
             )

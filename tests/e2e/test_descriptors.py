@@ -30,9 +30,9 @@ def within(soft, hard):
     return (sys.executable, "-c", LIMITED, str(soft), str(hard))
 
 
-def start(agents, port, limits):
+def start(agents, port, limits, store="torch"):
     more = ["--nproc-per-node=2", "--max-restarts=1", agents.script, "host"]
-    argv = options(f"127.0.0.1:{port}", "1:2", *more, conf="is_host=true")
+    argv = options(f"127.0.0.1:{port}", "1:2", *more, conf=f"is_host=true,store={store}")
     return agents.launch(argv, "host", {}, within=limits)
 
 
@@ -62,6 +62,22 @@ def test_workers_restart_although_strangers_use_all_descriptors(agents):
     agents.tell("exit.1.0", 3)
     again = agents.until_round(1, host, workers=2)
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"1"}
+    agents.finish(host)
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.slow
+def test_strangers_take_no_descriptors_of_the_launcher(agents):
+    """They connect to the process of the store."""
+    port = free_port()
+    host = start(agents, port, within(FEW, FEW), store="job")
+    agents.until_round(0, host, workers=2)
+    before = open_files(host)
+    strangers = connect_strangers(port, 2 * FEW)
+    assert open_files(host) <= before + 5
+    agents.tell("exit.1.0", 3)
+    agents.until_round(1, host, workers=2)
     agents.finish(host)
     for stranger in strangers:
         stranger.close()

@@ -435,12 +435,14 @@ def test_workers_that_are_forked_do_not_answer_in_its_place(plaunch, ctl, folder
 def test_another_user_is_refused(agents, ctl, folder):
     node = agents.start(*local("mine"))
     agents.until_round(0, node, workers=2)
+    until_seen(ctl, node)
     (name,) = os.listdir(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     as_nobody = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
     # The other users need not be able to read modules that are imported already.
     imported = (
-        "import typing; from plaunch_control import cli, commands, folder; "
+        "import typing; import plaunch.process.proc; "
+        "from plaunch_control import cli, commands, folder; "
         "cli.create_parser().format_help(); "
     )
 
