@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
 _RECONNECT_PAUSE = 0.02  # seconds between two attempts
+_GOODBYE_TIMEOUT = 1.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds for the first connection and its greeting
 _READ_SIZE = 256 << 10
 
@@ -164,10 +165,13 @@ class StoreClient:
                 return
             self._is_closed = True
         self._fail_all("the connection is closed")
-        with self._send_lock, contextlib.suppress(OSError):
-            self._sock.sendall(frames.frame(MessageKind.BYE))
+        # A thread that cannot send, because the server does not read, has the lock.
+        if self._send_lock.acquire(timeout=_GOODBYE_TIMEOUT):
+            with contextlib.suppress(OSError):
+                self._sock.send(frames.frame(MessageKind.BYE), socket.MSG_DONTWAIT)
+            self._send_lock.release()
         self._hang_up()
-        self._thread.join(1.0)
+        self._thread.join(_GOODBYE_TIMEOUT)
         self._sock.close()
 
     def reset(self) -> None:

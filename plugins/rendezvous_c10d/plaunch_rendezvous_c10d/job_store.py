@@ -11,7 +11,7 @@ import resource
 import threading
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import RendezvousError
+from plaunch.errors import RendezvousConnectionError, RendezvousError
 from plaunch.process import describe_exit, without_secrets
 from plaunch_job_store.client import StoreClient
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
@@ -134,6 +134,9 @@ class HostedJobStore:
         run_id: the id of the job.
         read_timeout: the limit of one operation of this node, in seconds.
         max_nodes: how many nodes will connect.
+
+    Raises:
+        RendezvousConnectionError: the process cannot be started.
     """
 
     def __init__(
@@ -149,13 +152,15 @@ class HostedJobStore:
         self.port: int = address[1]
         self.identity = make_identity()
         _warn_of_few_descriptors(2 * max_nodes + OTHER_DESCRIPTORS)
-        self._process = StoreProcess(
-            listener,
-            token,
-            run_id,
-            environ=without_secrets(os.environ),
-            values={IDENTITY: self.identity.encode(), JOB_OF_HOST: run_id.encode()},
-        )
+        values = {IDENTITY: self.identity.encode(), JOB_OF_HOST: run_id.encode()}
+        try:
+            self._process = StoreProcess(
+                listener, token, run_id, environ=without_secrets(os.environ), values=values
+            )
+        except OSError as error:
+            raise RendezvousConnectionError(
+                f"the process of the rendezvous store cannot be started: {error.strerror}"
+            ) from error
         loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
         self.connector = JobStoreConnector(
             StoreEndpoint(loop_back, self.port), authenticator, read_timeout, check=self._check
