@@ -335,8 +335,8 @@ def test_waits_of_the_agent_have_no_end():
     assert alive.overdue() == 0
 
 
-class Told:
-    """A store of torch's shape that notes the times it is given."""
+class RecordedTimeouts:
+    """A store with the methods of torch's; records the timeouts that it gets."""
 
     timeout = None
 
@@ -358,7 +358,7 @@ class Told:
 
 
 def test_stores_of_torch_get_a_time_that_they_know():
-    store = Told()
+    store = RecordedTimeouts()
     wait_for_peers(store, 2, INF)
     with store_timeout(store, INF):
         pass

@@ -69,9 +69,9 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
         "the watch asks for a restart (no progress for 60 s); all workers are restarted; this is "
         "not counted against --max-restarts" in caplog.messages
     )
-    (told,) = node.told.of(notifications.RequestReceived)
+    (told,) = node.notifications.of(notifications.RequestReceived)
     assert (told.request.kind, told.request.who) == (RequestKind.RESTART, "the watch")
-    assert "no progress" in node.told.of(notifications.AfterRendezvous)[-1].reason
+    assert "no progress" in node.notifications.of(notifications.AfterRendezvous)[-1].reason
 
 
 @pytest.mark.parametrize(

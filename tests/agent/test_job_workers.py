@@ -304,11 +304,11 @@ def test_one_stop_signal_while_an_error_tears_the_loop_down_skips_no_grace(creat
 
     def ask():
         send(signal.SIGTERM)
-        wait_until(lambda: node.told.of(notifications.SignalReceived), "it is heard")
+        wait_until(lambda: node.notifications.of(notifications.SignalReceived), "it is heard")
         node.touch("enough")
 
     with pytest.raises(KeyboardInterrupt):
         node.run(SAVING, ask, after=ASKED, shutdown_timeout=3600, kind=failing)
-    assert node.told.of(notifications.SignalReceived)
+    assert node.notifications.of(notifications.SignalReceived)
     assert node.has("saved.0")
     assert node.has("saved.1")

@@ -181,7 +181,9 @@ def test_ctrl_c_is_heard_while_a_failure_stops_the_others(plain, max_restarts):
     """Three of them did nothing for ten seconds once, and then took the failure's place."""
 
     def has_begun():
-        return any(m.step.step == "signalled" for m in plain.told.of(notifications.Stopping))
+        return any(
+            m.step.step == "signalled" for m in plain.notifications.of(notifications.Stopping)
+        )
 
     def interrupt():
         wait_until(has_begun, "the stop has begun")

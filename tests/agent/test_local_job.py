@@ -222,7 +222,7 @@ def test_a_stop_signal_ends_the_delay(node, caplog):
         node.run(
             FAILS_TWICE,
             lambda: (
-                wait_until(lambda: node.told.of(RestartDelayed), "the delay"),
+                wait_until(lambda: node.notifications.of(RestartDelayed), "the delay"),
                 send(signal.SIGTERM),
             ),
             nproc=1,
@@ -235,7 +235,7 @@ def test_a_stop_signal_ends_the_delay(node, caplog):
 def test_a_delay_passes(node):
     policy = Policy(restart(delay=0.2), restart())
     assert node.run(FAILS_TWICE, nproc=1, restart_policy=policy).state is WorkerState.SUCCEEDED
-    (delayed,) = node.told.of(RestartDelayed)
+    (delayed,) = node.notifications.of(RestartDelayed)
     assert (delayed.seconds, delayed.group.state) == (0.2, WorkerState.STOPPED)
 
 

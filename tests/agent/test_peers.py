@@ -65,7 +65,7 @@ def stream_of(agent, handler, error=None):
     """The events that a recorder makes of what the agent has told."""
     log = EventLog()
     log.add(LaunchStarted(make_group(max_restarts=handler.max_restarts), "train.py"))
-    for notification in agent.told:
+    for notification in agent.notifications:
         log.add(notification)
     log.finish(error)
     events = EventStream(log).take()
@@ -249,7 +249,7 @@ def test_ranks_and_the_attempt_come_with_the_round(job):
     job.ranks = WorldRanks(first_global=5, world_size=9, first_role=2, role_world_size=6)
     agent = PretendAgent(job, [SUCCEEDED], nproc=2)
     agent.run()
-    groups = [m.group for m in agent.told.of(notifications.AfterRendezvous)]
+    groups = [m.group for m in agent.notifications.of(notifications.AfterRendezvous)]
     assert [group.attempt for group in groups] == [4]
     assert [
         (w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in groups[0].workers

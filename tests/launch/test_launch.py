@@ -76,11 +76,11 @@ def test_more_variables_for_all_workers():
 
 
 class Backend:
-    """A plugin in code: a rendezvous backend, and somebody who listens."""
+    """A plugin in code: a rendezvous backend, and hooks that record their calls."""
 
     def __init__(self):
         self.handler = FakeRendezvous("job")
-        self.told = []
+        self.calls = []
 
     @hookimpl
     def plaunch_rendezvous_backends(self):
@@ -96,11 +96,11 @@ class Backend:
 
     @hookimpl
     def plaunch_state_changed(self, new):
-        self.told.append(new.name)
+        self.calls.append(new.name)
 
     @hookimpl
     def plaunch_agent_finished(self, group, result):
-        self.told.append((group.run_id, dict(result.return_values)))
+        self.calls.append((group.run_id, dict(result.return_values)))
 
 
 def test_plugins_for_one_launch_take_part_in_it():
@@ -111,7 +111,7 @@ def test_plugins_for_one_launch_take_part_in_it():
     launch = elastic_launch(settings, functions.environment, plugins=[backend])
     values = {0: "blue-0", 1: "blue-1"}
     assert launch("COLOUR") == values
-    assert backend.told == ["HEALTHY", "SUCCEEDED", ("job", values)]
+    assert backend.calls == ["HEALTHY", "SUCCEEDED", ("job", values)]
     assert (backend.params.endpoint, backend.params.get("key")) == ("there", "value")
     assert backend.handler.shut_down
     with pytest.raises(UsageError, match="'pretend'"):

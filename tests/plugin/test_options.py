@@ -132,7 +132,7 @@ def test_values_that_are_none(values, environ, message):
 
 
 class Recorded:
-    """Keeps what its hook is told, and runs nothing."""
+    """Records the contexts that its hook gets; has no extension."""
 
     def __init__(self):
         self.contexts = []

@@ -26,7 +26,7 @@ from helpers.programs import run_python
 from helpers.waiting import BOUND
 
 FAILURE = Failure(Cause.WORKER, 0, "node0", 1, message="exit code 1", time=1.0)
-RESTART = Decision(RestartAction.RESTART, "as told")
+RESTART = Decision(RestartAction.RESTART, "as decided")
 
 
 def context(host="node0", **settings):
@@ -166,11 +166,11 @@ def test_what_all_nodes_must_agree_about() -> None:
 
 
 def test_the_chosen_policy_decides() -> None:
-    told = []
-    plugin = policies(lambda *args: told.append(args) or RESTART)
+    calls = []
+    plugin = policies(lambda *args: calls.append(args) or RESTART)
     policy = LaunchRestartPolicy(plugin_manager(plugin), context(restart_policy="mine"))
     assert policy.decide(FAILURE, []) == RESTART
-    assert told == [(FAILURE, [])]
+    assert calls == [(FAILURE, [])]
     assert [one.host for one in plugin.contexts] == ["node0"]
 
 

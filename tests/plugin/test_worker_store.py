@@ -35,19 +35,19 @@ with socket.socket(fileno=int(sys.argv[1])).accept()[0] as client:
 
 
 class Store:
-    """A store of a third party's, which is a process that says something to whoever connects."""
+    """A store of a third party: a process that greets each client."""
 
-    def __init__(self, store_round, told, lost=None):
-        self.round, self.told, self.lost = store_round, told, lost
+    def __init__(self, store_round, calls, lost=None):
+        self.round, self.calls, self.lost = store_round, calls, lost
         self.listener = socket.create_server((store_round.address, store_round.port))
         self.process = None
-        told.append(f"opened for {store_round.nodes} with {store_round.entrypoint}")
+        calls.append(f"opened for {store_round.nodes} with {store_round.entrypoint}")
 
     def watch(self, workers):
         fd = self.listener.fileno()
         command = [sys.executable, "-c", TELLING, str(fd)]
         self.process = self.round.start(command, self.round.environ, pass_fds=(fd,))
-        self.told.append(f"{len(workers)} workers")
+        self.calls.append(f"{len(workers)} workers")
 
     def wait_for_guests(self, patience):
         pass
@@ -67,7 +67,7 @@ class Store:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        self.told.append("closed")
+        self.calls.append("closed")
 
 
 def plugin(name, answer):
@@ -119,12 +119,12 @@ def test_a_plugin_that_answers_with_something_else_is_named():
 def test_a_third_partys_store_in_a_launch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLAUNCH_ACME_TOKEN", "secret")
-    told = []
-    offered = plugin("A", lambda context: lambda store_round: Store(store_round, told))
+    calls = []
+    offered = plugin("A", lambda context: lambda store_round: Store(store_round, calls))
     elastic_launch(LaunchConfig(1, 1, 1), sys.executable, plugins=[offered])("-c", ASKING)
     assert (tmp_path / "said").read_text() == "True helper None\n"
-    assert told[:2] == [f"opened for 1 with {sys.executable}", "1 workers"]
-    assert set(told[2:]) == {"closed"}
+    assert calls[:2] == [f"opened for 1 with {sys.executable}", "1 workers"]
+    assert set(calls[2:]) == {"closed"}
 
 
 def test_a_store_that_is_lost_is_a_failure_of_the_round():

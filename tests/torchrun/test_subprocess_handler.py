@@ -97,10 +97,14 @@ def test_close_sends_the_signal_asked_for():
     assert handler.proc.wait(20) == -signal.SIGUSR1
 
 
-def test_close_after_the_end_sends_no_signal():
+def test_close_after_the_end_sends_no_signal(monkeypatch):
     handler = start("true")
     handler.proc.wait(20)
+    signals = []
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, lambda *given: signals.append(given))
     handler.close()
+    assert signals == []
 
 
 @pytest.mark.parametrize(
