@@ -84,7 +84,7 @@ def test_moments_come_in_order_and_state_changes_are_complete():
     assert agent.notifications.of(notifications.AgentFinished)[0].result is SUCCEEDED
 
 
-def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
+def test_groups_in_notifications_have_ranks_pids_and_the_address_of_the_store():
     handler = FakeRendezvous(run_id="job", rank=1, world_size=3)
     agent = PretendAgent(handler, [SUCCEEDED], nproc=2)
     agent.run()
@@ -109,7 +109,7 @@ def test_the_spec_overrides_the_address_that_the_rendezvous_found():
     assert (group.master_addr, group.master_port) == ("node7", 7)
 
 
-def test_a_plain_handler_is_asked_for_waiting_nodes():
+def test_a_plain_handler_is_polled_for_waiting_nodes():
     handler = FakeRendezvous()
 
     def newcomer():
@@ -291,7 +291,7 @@ def test_the_policy_decides_what_a_signal_means(signums):
     assert agent.signals == [signal.SIGUSR1]
 
 
-def test_off_the_main_thread_signals_are_left_alone_and_said_so(caplog):
+def test_off_the_main_thread_signals_are_not_handled_and_this_is_logged(caplog):
     agent = PretendAgent(FakeRendezvous(), [SUCCEEDED])
     results = []
     thread = threading.Thread(target=lambda: results.append(agent.run()))

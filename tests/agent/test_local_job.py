@@ -191,7 +191,7 @@ def test_a_crash_loop_is_one_of_short_lives(clock):
 # --- delays ---------------------------------------------------------------------------------------
 
 
-def test_a_delayed_round_says_what_it_waits_for():
+def test_a_delayed_round_describes_what_it_waits_for():
     job = Job(policy=Policy(restart(delay=600.0)))
     job.fail()
     assert job.restart_delay() == 600.0
@@ -242,7 +242,7 @@ def test_a_delay_passes(node):
 # --- other nodes, and the end ---------------------------------------------------------------------
 
 
-def test_a_handler_that_cannot_report_changes_is_asked():
+def test_a_handler_that_cannot_report_changes_is_polled():
     handler = FakeRendezvous()
     job = Job(handler)
     assert (job.fileno(), job.is_observable, list(job.changes())) == (-1, False, [])
@@ -251,7 +251,7 @@ def test_a_handler_that_cannot_report_changes_is_asked():
 
 
 @pytest.mark.parametrize("phase", ["running", "another"])
-def test_a_handler_is_asked_only_while_workers_run(phase):
+def test_a_handler_is_polled_only_while_workers_run(phase):
     handler = FakeRendezvous()
     handler.nodes_waiting = 1
     job = Job(handler)
@@ -270,7 +270,7 @@ def test_a_request_before_a_failure_does_not_skip_its_delay():
     assert joining.get().attempt == 1
 
 
-def test_a_node_that_is_asked_to_end_waits_for_no_other():
+def test_a_node_that_is_to_end_does_not_wait_for_others():
     job = Job(FakeRendezvous(world_size=2), wait=pytest.fail)
     job.next_rendezvous()
     job.ends = True

@@ -435,7 +435,7 @@ def test_a_requested_restart_is_another_round_and_no_attempt():
     assert actions.count(m.StartWorkers()) == 3
 
 
-def test_a_failed_start_after_a_restart_that_was_asked_for_is_an_error():
+def test_a_failed_start_after_a_requested_restart_is_an_error():
     state, _ = play([*UP, ASK_RESTART, STOPPED, m.RoundFormed(), m.StartFailed()])
     assert step(state, STOPPED)[1] == (m.Finish(ERROR),)
 

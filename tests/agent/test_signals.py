@@ -265,7 +265,7 @@ def test_new_workers_have_got_nothing_yet(notices, passed_on):
     assert passed_on == [signal.SIGUSR1] * 2
 
 
-def test_what_is_said_of_it(notices, caplog):
+def test_a_forwarded_signal_is_logged(notices, caplog):
     caplog.set_level(logging.DEBUG, "plaunch")
     notices.pass_on(signal.SIGUSR1, node="b")
     notices.pass_on(signal.SIGUSR1)
