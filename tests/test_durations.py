@@ -133,7 +133,7 @@ def test_zero_and_no_end_mean_something_in_some_places_only():
                     duration.read(text, "x")
 
 
-def test_the_rule_says_what_is_right():
+def test_the_rule_describes_valid_durations():
     assert PERIOD.rule == "a number of seconds above 0 up to 1000000000"
     assert PATIENCE.rule == "a number of seconds from 0 up to 1000000000, or inf for no end"
     assert Duration(least=5, most=1.5e6).rule == "a number of seconds from 5 up to 1500000"
@@ -166,7 +166,7 @@ def test_short_waits_are_rounded_up_and_none_is_no_end():
     assert (describe_end(12), describe_end(INF)) == ("in 12 s", "never")
 
 
-def test_nobody_else_counts_in_milliseconds():
+def test_only_durations_converts_to_milliseconds():
     """Whoever asks poll for seconds of his own does it through `milliseconds`.
 
     The guard imports next to nothing, and its two times are its own.

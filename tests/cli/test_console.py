@@ -302,7 +302,7 @@ def test_an_object_a_line():
     }
 
 
-def test_what_is_said_now_has_the_time_of_now_and_no_run_id_before_there_is_one():
+def test_a_message_has_the_current_time_and_no_run_id_before_it_is_set():
     stderr = Stderr()
     stderr.set_run_id("of the launch before")
     stderr.set_format("json", "auto")

@@ -110,7 +110,7 @@ def test_a_launch_removes_sockets_of_dead_launches(environ):
     assert os.listdir(folder) == ["notes"]
 
 
-def test_without_a_folder_the_error_says_why(environ):
+def test_the_error_explains_why_there_is_no_folder(environ):
     path = os.path.dirname(environ["PLAUNCH_RUNTIME_DIR"])
     environ["PLAUNCH_RUNTIME_DIR"] = f"{path}/no/such"
     with pytest.raises(FolderError, match="No such file"):

@@ -93,7 +93,7 @@ def test_what_is_a_success(found, is_success):
     assert gpu_page.is_success(found) == is_success
 
 
-def test_a_run_without_a_gpu_says_so():
+def test_the_page_of_a_run_without_a_gpu_states_it():
     assert gpu_page.STAND_IN in page(is_stand_in=True)
     assert gpu_page.STAND_IN not in page()
 

@@ -184,7 +184,7 @@ def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(script):
     assert not backend.handler.shut_down
 
 
-def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, script):
+def test_an_unexpected_exception_is_reported_as_an_internal_error(monkeypatch, capsys, script):
     explode = raising(ZeroDivisionError("impossible"))
     monkeypatch.setattr("plaunch.launch.launch_agent", explode)
     assert main([str(script)]) == 1
@@ -194,7 +194,7 @@ def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, cap
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_fork_beside_a_hook_that_has_not_returned_is_said(caplog, gate, start_method):
+def test_a_fork_during_a_hook_that_has_not_returned_is_logged(caplog, gate, start_method):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))
     manager = PluginManager.create([stands], limits=CallLimits(notification=0.01))
     function, settings = functions.rank_and_arguments, config(start_method=start_method)

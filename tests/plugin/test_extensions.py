@@ -84,7 +84,7 @@ def test_events_wait_until_it_has_started():
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("no")])
-def test_what_has_not_started_is_told_nothing(raised):
+def test_an_extension_that_has_not_started_gets_no_events(raised):
     extension = Extension(raised)
     item = ExtensionRunner("P", extension)
     if raised is not None:
@@ -216,7 +216,7 @@ class Handler:
         self.listeners[name] = listener
 
 
-def test_what_an_extension_hears_of_other_nodes(caplog):
+def test_an_extension_listens_to_other_nodes_on_a_thread(caplog):
     """It has a thread for it, so that it holds nobody, and is named if it fails."""
     agent = Agent()
     control = AgentControl(agent, "plugin 'acme'", agent.snapshot, Handler())
@@ -234,7 +234,7 @@ def test_what_an_extension_hears_of_other_nodes(caplog):
     assert control.published("acme", all_nodes=True) == {"a": "here"}
 
 
-def test_where_nodes_do_not_hear_each_other_nothing_is_heard():
+def test_without_messages_between_nodes_broadcasts_are_ignored():
     agent = Agent()
     control = AgentControl(agent, "plugin 'acme'", agent.snapshot, object())
     control.listen("acme", pytest.fail)

@@ -176,8 +176,9 @@ def test_the_order_is_that_of_names_but_for_marks_of_pluggy(manager, calls, mark
     assert calls == list(order)
 
 
-def test_nobody_listens(manager) -> None:
+def test_a_notification_without_listeners_is_ignored(manager, caplog) -> None:
     notify(manager(), MOMENT)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines"), SystemExit(3)], ids=repr)
@@ -194,7 +195,7 @@ def test_a_plugin_that_fails_is_reported_and_switched_off(manager, calls, caplog
     assert record.exc_info is None
 
 
-def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, calls, caplog) -> None:
+def test_an_error_without_a_text_does_not_reach_the_agent(manager, calls, caplog) -> None:
     class Mute(Exception):
         def __str__(self):
             raise KeyError("text")
@@ -224,7 +225,7 @@ def test_the_traceback_is_logged_on_request(manager, calls, caplog) -> None:
     assert record.exc_info[1] is error
 
 
-def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, calls, caplog, gate) -> None:
+def test_ctrl_c_ends_the_wait_for_a_plugin(manager, calls, caplog, gate) -> None:
     def interrupt():
         os.kill(os.getpid(), signal.SIGINT)
         gate.wait(BOUND)
@@ -235,7 +236,9 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, calls, caplog, ga
     assert not caplog.records
 
 
-def test_a_plugin_that_does_not_return_is_left_to_itself(manager, calls, caplog, gate) -> None:
+def test_a_plugin_that_does_not_return_is_not_called_until_it_does(
+    manager, calls, caplog, gate
+) -> None:
     threads = []
 
     def stand():
@@ -304,7 +307,9 @@ def test_what_a_hook_starts_can_be_ended(manager, calls, caplog) -> None:
 @pytest.mark.parametrize(
     "why", ["can't start new thread", "can't create new thread at interpreter shutdown"]
 )
-def test_without_threads_nobody_is_told(manager, calls, monkeypatch, caplog, why) -> None:
+def test_notifications_are_dropped_without_threads(
+    manager, calls, monkeypatch, caplog, why
+) -> None:
     tested = manager(listener("a", calls), listener("b", calls))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raising(RuntimeError(why)))

@@ -107,7 +107,7 @@ def test_every_hook_has_a_caller() -> None:
         if notification in HOOK_OF
     ],
 )
-def test_a_notification_has_all_that_its_hook_tells(notification) -> None:
+def test_a_notification_has_the_arguments_of_its_hook(notification) -> None:
     wanted = set(inspect.signature(HOOKS[HOOK_OF[notification]]).parameters)
     assert wanted <= {field.name for field in fields(notification)}
 
@@ -204,7 +204,7 @@ def test_plaunch_doctor_checks() -> None:
 # --- the hooks that tell --------------------------------------------------------------------------
 
 
-def test_what_a_plugin_is_told() -> None:
+def test_the_arguments_of_notification_hooks() -> None:
     calls = []
     plugin = plugin_of(
         plaunch_before_rendezvous=lambda group: calls.append(("before", group)),

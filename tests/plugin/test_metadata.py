@@ -236,7 +236,7 @@ class Finder(importlib_metadata.DistributionFinder):
         return [Odd()]
 
 
-def test_other_finders_are_asked(monkeypatch) -> None:
+def test_other_finders_are_searched(monkeypatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
     assert [e.distribution.version for e in scan(GROUPS) if e.name == "odd"] == ["5"]
 

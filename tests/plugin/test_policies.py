@@ -206,7 +206,7 @@ def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, c
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(0)])
-def test_a_policy_that_raises_stops_nobody(error, caplog) -> None:
+def test_a_policy_that_raises_does_not_prevent_the_restart(error, caplog) -> None:
     asked = []
 
     def decide(failure, history):
@@ -279,7 +279,7 @@ def test_a_signal_policy_decides() -> None:
     assert policy.action(signal.SIGUSR1) is SignalAction.NOTIFY
 
 
-def test_a_signal_policy_that_does_not_return_is_asked_once(gate, caplog) -> None:
+def test_a_signal_policy_that_does_not_return_is_called_once(gate, caplog) -> None:
     slow = SignalPolicy(lambda: gate.wait(BOUND))
     policy = LaunchSignalPolicy(slow, WHO, timeout=0.01)
     assert policy.action(signal.SIGUSR1) is SignalAction.STOP

@@ -79,13 +79,13 @@ def store_of(*plugins, words=(), **settings):
     return find_worker_store(plugin_manager(*plugins, words=words), context_of(**settings))
 
 
-def test_it_is_plaunchs_own_which_nobody_loads_before_it_is_opened():
+def test_plaunchs_own_store_is_not_loaded_before_it_is_opened():
     plugins = plugin_manager(plugin("A", lambda context: None), words=NO_OTHERS)
     assert find_worker_store(plugins, context_of(worker_store="agent")) is open_default_store
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 
 
-def test_it_is_nobodys_where_a_worker_is_to_host_it_or_it_is_blocked():
+def test_there_is_no_store_if_a_worker_hosts_it_or_it_is_blocked():
     def refuse(context):
         raise AssertionError("it is asked")
 
@@ -141,7 +141,7 @@ def test_without_any_the_worker_of_rank_0_hosts_it():
     assert run_python(*launch, sys.executable, "-c", code, check=True).stdout == "False\n"
 
 
-def test_a_package_that_is_gone_is_said_when_it_is_wanted(monkeypatch):
+def test_a_missing_package_is_an_error_when_the_store_is_opened(monkeypatch):
     monkeypatch.setattr(parts, "OPEN_WORKER_STORE", "plaunch_gone:open_store")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
         open_default_store(None)

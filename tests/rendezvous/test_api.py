@@ -102,7 +102,7 @@ def test_what_another_backend_of_torchruns_knows_is_a_warning(caplog):
     assert warned == ["is_host", "protocol", "rank", "store_type"]
 
 
-def test_info_tells_its_parts():
+def test_the_fields_of_rendezvous_info():
     info = RendezvousInfo(None, 1, 3, RendezvousStoreInfo("node0", 29500))
     assert (info.store, info.rank, info.world_size) == (None, 1, 3)
     assert info.bootstrap_store_info.master_port == 29500

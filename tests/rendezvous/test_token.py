@@ -29,7 +29,7 @@ def test_a_token_without_a_backend_that_signs(config, environ, where):
     check_token_is_used(RendezvousParameters("other", "", "job", 1, 1, **config), environ)
 
 
-def test_a_token_that_was_asked_for_may_be_there_or_not():
+def test_a_job_without_a_token_or_with_one_that_is_used():
     several = RendezvousParameters("other", "", "job", 1, 2)
     check_token_is_used(several, {})
     copied = copy.copy(several)

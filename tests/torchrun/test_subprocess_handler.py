@@ -91,7 +91,7 @@ def test_close_signals_the_whole_group():
         assert stream.read() == "", "the child still holds the pipe"
 
 
-def test_close_sends_the_signal_asked_for():
+def test_close_sends_the_requested_signal():
     handler = start("sleep", "600")
     handler.close(signal.SIGUSR1)
     assert handler.proc.wait(20) == -signal.SIGUSR1

@@ -106,7 +106,7 @@ def test_a_second_generation_never_meets_the_first(run_program, family, tmp_path
         ("fail", ["--keep-daemons"], 3, []),
     ],
 )
-def test_daemons_are_kept_if_asked_for(launch, family, tmp_path, end, options, code, kept):
+def test_daemons_are_kept_on_request(launch, family, tmp_path, end, options, code, kept):
     launcher = launch(["execd", "lost"], end, *options, stderr=None)
     assert launcher.wait(BOUND) == code
     assert sorted(kind for kind, _ in family.alive()) == kept

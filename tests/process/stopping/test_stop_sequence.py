@@ -248,7 +248,7 @@ def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
     assert world.signals().count(("SIGKILL", "all")) == 1
 
 
-def test_children_are_left_alone_as_long_as_their_worker_lives(world):
+def test_children_get_no_signal_while_their_worker_lives(world):
     world.worker(delay=10, leaves=[77])
     world.climb(world.sequence(grace=30))
     assert world.signals() == [("SIGTERM", "leader"), ("SIGTERM", "rest")]
@@ -331,7 +331,7 @@ def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
         ),
     ],
 )
-def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog, workers, grace, said):
+def test_the_processes_that_a_stop_waits_for_are_logged_once(world, caplog, workers, grace, said):
     for worker in workers:
         world.worker(**worker)
     with caplog.at_level(logging.INFO, "plaunch"):
