@@ -487,7 +487,7 @@ def test_other_texts_are_no_durations_with_units(text):
         UNITS.parse(text)
 
 
-def test_units_are_for_those_who_take_them():
+def test_a_duration_without_units_rejects_them():
     with pytest.raises(ValueError, match="is not a number of seconds"):
         PERIOD.parse("1h")
 

@@ -111,7 +111,7 @@ def test_a_request_before_the_run_ends_it_before_workers_start(node):
 
 
 @pytest.mark.parametrize("kind", ["STOP", "LEAVE"])
-def test_a_stop_that_comes_while_workers_start_is_why_they_did_not(kind):
+def test_a_stop_during_the_start_of_workers_is_the_cause(kind):
     """What holds their start is not waited for any more, and has failed then."""
 
     class Held(PretendAgent):

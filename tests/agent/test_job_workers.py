@@ -168,7 +168,7 @@ UNTIL_TOLD = UP + (
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_a_notice_reaches_the_workers_wherever_it_comes_from(create_node, is_here):
+def test_a_forwarded_signal_of_any_node_reaches_the_workers(create_node, is_here):
     node = create_node(world_size=2)
     tell = partial(send if is_here else node.handler.notice, signal.SIGUSR2)
     result = node.run(UNTIL_TOLD, tell, after=BOTH, signal_policy=NOTIFY)
@@ -266,7 +266,7 @@ def test_events_during_a_stop_are_handled_before_its_end(create_node, caplog, ac
 FAILS_ONCE = UP + "up()\nif round_ == 0: sys.exit(3)\ntime.sleep(300)\n"
 
 
-def test_a_failure_that_was_mended_is_not_the_cause_of_what_comes_later(create_node):
+def test_a_failure_before_a_restart_is_not_the_cause_of_a_later_error(create_node):
     node = create_node(max_restarts=3)
 
     def restart():

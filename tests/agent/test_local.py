@@ -158,7 +158,7 @@ STOPS = ("SIGTERM", "SIGHUP", "SIGINT")
 @pytest.mark.parametrize(
     "names", ["SIGCONT SIGTERM", "SIGCONT SIGHUP", "SIGUSR1"], ids=["Slurm", "systemd", "notice"]
 )
-def test_what_comes_with_a_sigterm_does_not_cost_the_last_save(plain, names):
+def test_signals_that_repeat_a_sigterm_do_not_end_the_grace_period(plain, names):
     policy = Policy(SIGUSR1=SignalAction.NOTIFY, **dict.fromkeys(STOPS, SignalAction.STOP))
     repeats = [signal.Signals[name] for name in names.split()]
 

@@ -115,7 +115,7 @@ def test_restarts_are_counted_and_then_the_job_has_failed():
         job.next_rendezvous()
 
 
-def test_a_restart_may_be_free():
+def test_a_restart_can_cost_nothing():
     job = Job(policy=Policy(restart(costs=False)))
     job.next_rendezvous()
     job.fail()
@@ -278,7 +278,7 @@ def test_a_node_that_is_to_end_does_not_wait_for_others():
     assert job.verdict.outcome == "succeeded"
 
 
-def test_a_handler_that_reports_changes_is_not_asked():
+def test_a_handler_that_reports_changes_is_not_polled():
     with FakeElasticRendezvous() as handler:
         job = Job(handler)
         assert (job.fileno(), job.is_observable) == (handler.fileno(), True)

@@ -228,7 +228,7 @@ def test_a_hang_is_reported_to_the_job(tmp_path, run, is_final):
 ENDS = UP + "up()\nif rank == 0: sys.exit(0)\ntime.sleep(300)\n"
 
 
-def test_who_has_ended_cannot_hang(node):
+def test_a_worker_that_has_ended_cannot_hang(node):
     agent = node.agent(ENDS, max_restarts=0)
 
     def report():
@@ -243,7 +243,7 @@ def test_who_has_ended_cannot_hang(node):
         assert list(agent.run().failures) == [1]
 
 
-def test_the_next_round_knows_nothing_of_it(node):
+def test_the_next_round_has_no_hang(node):
     agent = node.agent(WAIT_IN_ROUND_0 + "\nif round_ == 1: sys.exit(3)", max_restarts=1)
 
     def report():

@@ -449,7 +449,7 @@ def test_the_first_one_to_ask_for_the_end_is_its_cause():
 
 
 @pytest.mark.parametrize("request_", [ASK_STOP, ASK_LEAVE])
-def test_who_has_ended_the_job_after_its_own_success_keeps_that(request_):
+def test_a_node_that_ends_the_job_after_its_success_has_succeeded(request_):
     ended = m.JobEnded(CLOSED)
     state, actions = play([*UP, m.WorkSucceeded(), request_, ended, STOPPED])
     assert actions[-1] == m.Finish(SUCCESS)

@@ -277,7 +277,7 @@ def test_the_job_fails_while_this_node_waits(job):
     assert agent.get_worker_group().state is WorkerState.FAILED
 
 
-def test_a_job_that_was_closed_names_who_and_why(job):
+def test_the_error_of_a_closed_job_has_the_node_and_the_reason(job):
     agent = PretendAgent(job, [lambda: job.conclude("closed", node="c", reason="enough")])
     error = agent.fails(RendezvousClosedError, r"closed.*node c at \d{4}-.*: enough")
     assert error.exit_code == 112
@@ -322,7 +322,7 @@ def test_a_stop_that_another_node_received_while_this_one_waits_for_a_round(job,
     assert said(caplog) == [f"{STOPPED_ELSEWHERE}no worker is running"]
 
 
-def test_who_comes_after_a_stop_is_refused(job):
+def test_a_node_that_joins_after_a_stop_is_refused(job):
     stop_elsewhere(job, is_past=True)
     with pytest.raises(RendezvousClosedError, match="has ended"):
         PretendAgent(job).run()

@@ -434,7 +434,7 @@ def test_a_signal_of_a_second_run_does_not_end_the_process_by_itself(monkeypatch
                 signal.signal(signum, handler)
 
 
-def test_when_it_has_left_no_thread_of_its_own_is_left():
+def test_after_leaving_no_thread_of_the_rendezvous_runs():
     class Lingering(Slow):
         def leave(self):
             threading.Timer(0.2, self.left.set).start()

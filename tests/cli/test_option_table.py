@@ -81,7 +81,7 @@ def test_a_plugin_cannot_replace_an_option_of_the_core():
 
 
 @pytest.mark.parametrize("name", ["--help", "--version", *TABLE_ATTRIBUTES])
-def test_nor_what_parsed_options_have_beside_them(name):
+def test_a_plugin_cannot_use_an_attribute_of_parsed_options(name):
     table = OptionTable([declared("acme", Option((name,), "mine"), LEVEL)])
     assert len(table.problems) == 1
     assert "--acme-level" in format_help(table)

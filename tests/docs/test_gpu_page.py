@@ -59,7 +59,7 @@ def test_every_check_is_on_the_page():
     assert found == set(gpu_page.CHECKS)
 
 
-def test_what_came_out():
+def test_the_page_has_the_results():
     rows = page().splitlines()
     for row in (
         "| GPU | a big one |",

@@ -65,7 +65,7 @@ def test_a_failing_function_is_raised_with_its_traceback_or_exit_code(wrong, exi
     assert caught.value.exit_code == exit_code
 
 
-def test_a_restart_runs_everybody_again():
+def test_a_restart_runs_all_workers_again():
     launch = elastic_launch(config(max_restarts=2), functions.succeed_on_second_attempt)
     assert launch() == {0: 1, 1: 1}
 

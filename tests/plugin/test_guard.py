@@ -467,11 +467,11 @@ RAISERS = {
 
 
 @pytest.mark.parametrize("name", RAISERS)
-def test_who_has_raised(culprits, name) -> None:
+def test_the_plugin_whose_code_raised_is_named(culprits, name) -> None:
     assert named(culprits, raised_by(name)) == RAISERS[name]
 
 
-def test_who_has_called_what_raised(culprits) -> None:
+def test_the_plugin_that_called_the_failing_code_is_named(culprits) -> None:
     error = raised_by("alone", "json.loads('{')")
     assert isinstance(error, json.JSONDecodeError)
     assert named(culprits, error) == "plugin 'alone'"

@@ -220,7 +220,7 @@ def test_a_policy_that_raises_does_not_prevent_the_restart(error, caplog) -> Non
     assert f"failed in decide: {type(error).__name__}" in caplog.text
 
 
-def test_a_policy_that_does_not_answer_is_not_asked_again(caplog) -> None:
+def test_a_policy_that_does_not_return_is_not_called_again(caplog) -> None:
     asked, free = [], threading.Event()
 
     def decide(failure, history):

@@ -261,7 +261,7 @@ def test_the_headline_has_the_words_that_matter() -> None:
     assert found.brief.startswith("RuntimeError: [/pytorch/third_party/gloo/")
 
 
-def test_what_a_script_makes_of_it_is_one_as_well() -> None:
+def test_an_error_raised_from_a_consequence_is_one() -> None:
     lines = [HEADER, FRAME, GLOO, "", DIRECT, "", HEADER, FRAME, "OSError: no checkpoint"]
     found = failure(*lines)
     assert found.consequence == ("Connection closed by peer [127.0.0.1]:53469", True)

@@ -241,7 +241,7 @@ def test_a_sudden_end_comes_before_the_errors_of_its_peers(signum):
         failure_at(100.0, exitcode=1),
     ],
 )
-def test_an_exception_comes_before_what_it_led_to(second):
+def test_an_exception_comes_before_its_consequences(second):
     assert first_failure({0: second, 1: replied(failure_at(99.7))})[0] == 1
 
 

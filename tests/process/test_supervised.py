@@ -296,7 +296,7 @@ def test_another_thread_may_close_what_is_waited_for(run, tmp_path):
 
 
 @pytest.mark.usefixtures("kernel")
-def test_who_ignores_the_signal_is_killed_after_the_timeout(run_deaf):
+def test_a_worker_that_ignores_the_signal_is_killed_after_the_timeout(run_deaf):
     context = run_deaf(SLEEP)
     began = time.monotonic()
     context.close(timeout=0.2)
@@ -346,7 +346,7 @@ def test_a_suspended_worker_gets_the_signal(run, tmp_path):
     assert [seen.exitcode for seen in context.take_exits()] == [7]
 
 
-def test_who_had_ended_before_the_close_was_not_stopped_by_it(run):
+def test_a_worker_that_ended_before_close_was_not_stopped(run):
     context = run("raise SystemExit(5)", SLEEP)
     wait_for_ends(context, 0)
     context.close()
@@ -429,7 +429,7 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypat
     worker.reap()
 
 
-def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(run, tmp_path, monkeypatch):
+def test_all_ranks_get_sigkill_before_orphans_are_searched(run, tmp_path, monkeypatch):
     """Looking takes a while on a host with many processes."""
     code = (
         "import subprocess; "
@@ -556,7 +556,7 @@ def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
     assert is_gone(context.pids()[0])
 
 
-def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(run, tmp_path):
+def test_a_start_that_fails_does_not_wait_for_workers_that_ignore_the_signal(run, tmp_path):
     """Nobody can shorten the grace then: an agent listens to signals again after the start."""
 
     class SecondFails(SubprocessContext):

@@ -95,7 +95,7 @@ def test_options_of_other_backends_get_a_warning(caplog):
     assert "does not need option 'timeout'" in caplog.text
 
 
-def test_what_another_backend_of_torchruns_knows_is_a_warning(caplog):
+def test_a_key_of_another_backend_of_torchrun_is_a_warning(caplog):
     given = params(is_host=True, store_type="file", protocol="https", rank=1, mine=2)
     given.refuse_unknown(frozenset({"mine"}))
     warned = [record.args[1] for record in caplog.records]

@@ -61,7 +61,7 @@ def test_the_launcher_is_killed(launch, family, tmp_path, end):
         (0.2, None, "waiting for local ranks 0-1 to end after SIGTERM"),
     ],
 )
-def test_who_ignores_the_signal_is_killed(launch, family, grace, second, said):
+def test_workers_that_ignore_the_signal_are_killed(launch, family, grace, second, said):
     launcher = launch(KINDS, "stubborn", f"--shutdown-timeout={grace}")
     family.wait_for("worker", 2)
     launcher.send_signal(signal.SIGTERM)

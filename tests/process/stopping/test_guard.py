@@ -110,7 +110,7 @@ def test_it_ignores_signals(guard, signum):
     assert guard.is_alive()
 
 
-def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
+def test_the_title_of_the_guard_does_not_contain_the_programs_name(guard):
     wait_until_it_has_settled(guard.pid)
 
     def title():
@@ -122,7 +122,7 @@ def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])
-def test_it_goes_without_a_trace(start, monkeypatch, has_pidfds):
+def test_a_dismissed_guard_leaves_no_process_and_no_descriptor(start, monkeypatch, has_pidfds):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "0" if has_pidfds else "1")
     before = set(os.listdir("/proc/self/fd"))
     guard = start()
@@ -212,7 +212,7 @@ def test_a_program_with_threads_is_not_forked_nor_is_a_large_one():
 
 
 @pytest.mark.parametrize("can_fork", [True, False])
-def test_it_may_be_there_before_the_workers_if_it_can_be_forked(can_fork):
+def test_a_guard_that_can_be_forked_starts_before_the_workers(can_fork):
     answers = [can_fork, can_fork]
     reaper = Reaper(can_fork=lambda: answers.pop() if answers else False)
     reaper.guards.prepare()

@@ -321,7 +321,7 @@ def blank(monkeypatch):
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_sweep_looks_again_at_who_becomes_another_program(blank, sleep, times):
+def test_a_sweep_reads_a_process_again_after_an_exec(blank, sleep, times):
     clock = Clock(0.0)  # however long a look takes here
     job = Reaper(use_guard=False, clock=clock).begin()
     program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})

@@ -529,7 +529,7 @@ def test_a_newcomer_in_an_unrelated_session_is_not_a_workers(table):
     assert newcomers(tree) == {}
 
 
-def test_who_has_gone_before_it_could_be_asked_is_missed(table):
+def test_a_process_that_ends_before_it_is_read_counts_as_missed(table):
     tree = table.tree()
     tree.look()
     table.add(5001, state="Z")

@@ -1,6 +1,6 @@
-"""Whatever forks and ends, again and again, does not escape: no sweep, no stop, no guard.
+"""Processes that fork and end again and again escape neither a sweep, nor a stop, nor the guard.
 
-A look at all processes takes longer than such a process lives.
+Reading the process table takes longer than such a process lives.
 """
 
 from __future__ import annotations
