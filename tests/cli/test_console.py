@@ -418,9 +418,15 @@ def test_stdout_that_is_closed() -> None:
 
 
 def test_a_closed_pipe_is_ignored() -> None:
-    gone = SimpleNamespace(write=raising(BrokenPipeError()))
-    with contextlib.redirect_stdout(gone):
+    attempts = []
+
+    def write(text):
+        attempts.append(text)
+        raise BrokenPipeError
+
+    with contextlib.redirect_stdout(SimpleNamespace(write=write)):
         Stdout().write("text")
+    assert attempts == ["text"]
 
 
 def test_a_stdout_on_a_full_disk_is_no_fault_of_plaunch() -> None:

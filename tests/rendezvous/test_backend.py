@@ -68,7 +68,7 @@ def test_several_nodes_need_an_endpoint(more, advice):
     BackendTraits(**more).check_endpoint("acme", "", 4)
 
 
-# --- the job's token -------------------------------------------------------------------------------
+# --- the job's token ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
