@@ -25,7 +25,7 @@ TIMEOUT = 60.0  # seconds
 NOBODY = 60000 + os.getpid() % 5000  # tests that run beside this one have another
 
 
-def test_other_refusals_are_told_as_they_are():
+def test_other_refusals_are_reported_unchanged():
     assert explain(OSError(errno.ENOMEM, "Cannot allocate memory")) == (
         "the system says [Errno 12] Cannot allocate memory"
     )
@@ -42,7 +42,7 @@ os.execv(sys.executable, [sys.executable, "-m", "plaunch", *sys.argv[2:]])
 """
 
 
-def test_a_launch_that_may_open_few_files_says_so(tmp_path):
+def test_a_limit_of_open_files_is_named(tmp_path):
     """Wherever it comes to its limit, and whatever it imports to say so."""
     codes = set()
     for limit in (12, 13, 14, 16, 20, 28):
@@ -56,7 +56,7 @@ def test_a_launch_that_may_open_few_files_says_so(tmp_path):
     assert codes == {0, 1}
 
 
-def test_without_the_doctor_less_is_said(monkeypatch):
+def test_without_the_doctor_the_limit_is_not_named(monkeypatch):
     monkeypatch.setattr("plaunch.capacity.DESCRIBE_SHORTAGE", "plaunch_gone.capacity:describe")
     assert explain(BlockingIOError(errno.EAGAIN, "")) == (
         "the system gives no more processes or threads"
@@ -88,7 +88,7 @@ def test_a_thread_that_cannot_be_had(monkeypatch):
         start_thread(threading.Thread(name="plaunch-x", target=print))
 
 
-def test_a_thread_that_can_be_had_a_moment_later_is_started(monkeypatch):
+def test_a_thread_is_started_at_the_second_attempt(monkeypatch):
     started, start = [], threading.Thread.start
 
     def start_at_the_second_try(thread):
@@ -104,7 +104,7 @@ def test_a_thread_that_can_be_had_a_moment_later_is_started(monkeypatch):
     assert started == [thread, thread]
 
 
-def test_a_thread_that_is_started_twice_is_a_fault_of_ours():
+def test_a_thread_that_is_started_twice_is_a_bug():
     thread = threading.Thread(target=int)
     start_thread(thread)
     thread.join()

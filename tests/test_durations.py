@@ -133,7 +133,7 @@ def test_zero_and_no_end_mean_something_in_some_places_only():
                     duration.read(text, "x")
 
 
-def test_the_rule_says_what_is_right():
+def test_the_rule_describes_valid_durations():
     assert PERIOD.rule == "a number of seconds above 0 up to 1000000000"
     assert PATIENCE.rule == "a number of seconds from 0 up to 1000000000, or inf for no end"
     assert Duration(least=5, most=1.5e6).rule == "a number of seconds from 5 up to 1500000"
@@ -166,7 +166,7 @@ def test_short_waits_are_rounded_up_and_none_is_no_end():
     assert (describe_end(12), describe_end(INF)) == ("in 12 s", "never")
 
 
-def test_nobody_else_counts_in_milliseconds():
+def test_only_durations_converts_to_milliseconds():
     """Whoever asks poll for seconds of his own does it through `milliseconds`.
 
     The guard imports next to nothing, and its two times are its own.
@@ -335,8 +335,8 @@ def test_waits_of_the_agent_have_no_end():
     assert alive.overdue() == 0
 
 
-class Told:
-    """A store of torch's shape that notes the times it is given."""
+class RecordedTimeouts:
+    """A store with the methods of torch's; records the timeouts that it gets."""
 
     timeout = None
 
@@ -358,7 +358,7 @@ class Told:
 
 
 def test_stores_of_torch_get_a_time_that_they_know():
-    store = Told()
+    store = RecordedTimeouts()
     wait_for_peers(store, 2, INF)
     with store_timeout(store, INF):
         pass
@@ -487,7 +487,7 @@ def test_other_texts_are_no_durations_with_units(text):
         UNITS.parse(text)
 
 
-def test_units_are_for_those_who_take_them():
+def test_a_duration_without_units_rejects_them():
     with pytest.raises(ValueError, match="is not a number of seconds"):
         PERIOD.parse("1h")
 

@@ -129,7 +129,7 @@ def test_an_earlier_word_of_another_run_does_not_stay(run):
     assert (found.exception, found.is_retryable) == ("ValueError", None)
 
 
-def test_what_was_being_handled_is_told(run):
+def test_the_exception_that_was_being_handled_is_reported(run):
     script = f"import plaunch\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    {GIVE_UP}\n"
     found, _ = run(script)
     assert (found.exception, found.place) == ("", "train.py:5")
@@ -249,7 +249,7 @@ names = st.from_regex(r"[A-Z][a-z]{0,8}", fullmatch=True)
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(name=names, text=st.text(max_size=400), depth=st.integers(0, 3), has_cause=st.booleans())
-def test_torchs_error_files_are_read_as_ours(tmp_path_factory, name, text, depth, has_cause):
+def test_error_files_of_torch_are_read_as_plaunchs(tmp_path_factory, name, text, depth, has_cause):
     torchs = pytest.importorskip(TORCHS)
     path = tmp_path_factory.mktemp("files") / "error.json"
     kind = type(name, (Exception,), {})

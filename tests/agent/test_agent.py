@@ -61,7 +61,7 @@ def test_a_state_that_workers_cannot_be_in_ends_the_run(state):
 def test_moments_come_in_order_and_state_changes_are_complete():
     agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED], max_restarts=1)
     agent.run()
-    kinds = [type(notification).__name__ for notification in agent.told]
+    kinds = [type(notification).__name__ for notification in agent.notifications]
     one_round = [
         "BeforeRendezvous",
         "AfterRendezvous",
@@ -73,7 +73,7 @@ def test_moments_come_in_order_and_state_changes_are_complete():
     assert kinds == [*one_round, *failed, *one_round, "StateChanged", "AgentFinished"]
     changes = [
         (notification.old.name, notification.new.name)
-        for notification in agent.told.of(notifications.StateChanged)
+        for notification in agent.notifications.of(notifications.StateChanged)
     ]
     assert changes == [
         ("INIT", "HEALTHY"),
@@ -81,16 +81,16 @@ def test_moments_come_in_order_and_state_changes_are_complete():
         ("STOPPED", "HEALTHY"),
         ("HEALTHY", "SUCCEEDED"),
     ]
-    assert agent.told.of(notifications.AgentFinished)[0].result is SUCCEEDED
+    assert agent.notifications.of(notifications.AgentFinished)[0].result is SUCCEEDED
 
 
-def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
+def test_groups_in_notifications_have_ranks_pids_and_the_address_of_the_store():
     handler = FakeRendezvous(run_id="job", rank=1, world_size=3)
     agent = PretendAgent(handler, [SUCCEEDED], nproc=2)
     agent.run()
-    before = agent.told.of(notifications.BeforeRendezvous)[0].group
+    before = agent.notifications.of(notifications.BeforeRendezvous)[0].group
     assert (before.group_rank, before.round, before.master_port) == (-1, -1, 0)
-    after = agent.told.of(notifications.AfterRendezvous)[0].group
+    after = agent.notifications.of(notifications.AfterRendezvous)[0].group
     assert (after.run_id, after.group_rank, after.group_world_size, after.round) == ("job", 1, 3, 0)
     assert (after.master_addr, after.master_port) == ("127.0.0.1", 29400)
     assert [(w.local_rank, w.global_rank, w.world_size) for w in after.workers] == [
@@ -98,18 +98,18 @@ def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
         (1, 3, 6),
     ]
     assert [worker.pid for worker in after.workers] == [None, None]
-    started = agent.told.of(notifications.WorkersStarted)[0].group
+    started = agent.notifications.of(notifications.WorkersStarted)[0].group
     assert [worker.pid for worker in started.workers] == [1000, 1001]
 
 
 def test_the_spec_overrides_the_address_that_the_rendezvous_found():
     agent = PretendAgent(FakeRendezvous(), [SUCCEEDED], master_addr="node7", master_port=7)
     agent.run()
-    group = agent.told.of(notifications.AfterRendezvous)[0].group
+    group = agent.notifications.of(notifications.AfterRendezvous)[0].group
     assert (group.master_addr, group.master_port) == ("node7", 7)
 
 
-def test_a_plain_handler_is_asked_for_waiting_nodes():
+def test_a_plain_handler_is_polled_for_waiting_nodes():
     handler = FakeRendezvous()
 
     def newcomer():
@@ -119,7 +119,7 @@ def test_a_plain_handler_is_asked_for_waiting_nodes():
     agent = PretendAgent(handler, [newcomer], [SUCCEEDED], max_restarts=0)
     assert agent.run() is SUCCEEDED
     assert agent.calls == ["start", "stop", "start", "shutdown SIGTERM"]
-    last = agent.told.of(notifications.WorkersStarted)[-1].group
+    last = agent.notifications.of(notifications.WorkersStarted)[-1].group
     assert (last.attempt, last.round, last.group_world_size) == (0, 1, 2)
 
 
@@ -128,7 +128,7 @@ def test_an_observable_handler_wakes_the_agent(change, world_size):
     with FakeElasticRendezvous(world_size=3) as handler:
         agent = PretendAgent(handler, [getattr(handler, change)], [SUCCEEDED], max_restarts=0)
         assert agent.run() is SUCCEEDED
-        last = agent.told.of(notifications.WorkersStarted)[-1].group
+        last = agent.notifications.of(notifications.WorkersStarted)[-1].group
         assert (last.attempt, last.round, last.group_world_size) == (0, 1, world_size)
 
 
@@ -148,7 +148,9 @@ def test_a_wake_up_does_not_wait_for_the_interval():
         spec.monitor_interval = 3600
 
         def arrive_once_running():
-            wait_until(lambda: agent.told.of(notifications.StateChanged), "the workers run")
+            wait_until(
+                lambda: agent.notifications.of(notifications.StateChanged), "the workers run"
+            )
             handler.arrive()
             spec.monitor_interval = 0.001
 
@@ -178,7 +180,7 @@ def test_an_error_of_the_rendezvous_is_raised():
     with pytest.raises(RendezvousTimeoutError) as caught:
         agent.run()
     assert caught.value is error
-    assert agent.told.of(notifications.AgentFinished)[0].result is None
+    assert agent.notifications.of(notifications.AgentFinished)[0].result is None
 
 
 def test_a_node_that_is_not_needed_has_succeeded():
@@ -289,7 +291,7 @@ def test_the_policy_decides_what_a_signal_means(signums):
     assert agent.signals == [signal.SIGUSR1]
 
 
-def test_off_the_main_thread_signals_are_left_alone_and_said_so(caplog):
+def test_off_the_main_thread_signals_are_not_handled_and_this_is_logged(caplog):
     agent = PretendAgent(FakeRendezvous(), [SUCCEEDED])
     results = []
     thread = threading.Thread(target=lambda: results.append(agent.run()))
@@ -408,7 +410,7 @@ def test_a_slow_console_is_waited_for_until_something_ends_that(result, end):
     with meanwhile(end_it):
         assert agent.run().state is result.state
     assert streams.waits == [math.inf]
-    (told,) = agent.told.of(notifications.ConsoleAwaited)
+    (told,) = agent.notifications.of(notifications.ConsoleAwaited)
     assert told.waiting_bytes == 4
 
 
@@ -459,7 +461,9 @@ def test_a_delay_that_is_known_late_is_reported_once_and_no_longer_shown_after_a
         def delay_then_interrupt():
             handler.joining.wait(30)
             handler.delay = 600.0
-            wait_until(lambda: agent.told.of(notifications.RestartDelayed), "the delay is known")
+            wait_until(
+                lambda: agent.notifications.of(notifications.RestartDelayed), "the delay is known"
+            )
             handler.delay = 599.0
             assert agent.snapshot().waits_for
             send(signal.SIGTERM)
@@ -468,4 +472,4 @@ def test_a_delay_that_is_known_late_is_reported_once_and_no_longer_shown_after_a
             agent.run()
         handler.release()
         assert agent.snapshot().waits_for == ""
-    assert [one.seconds for one in agent.told.of(notifications.RestartDelayed)] == [600.0]
+    assert [one.seconds for one in agent.notifications.of(notifications.RestartDelayed)] == [600.0]

@@ -69,9 +69,9 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
         "the watch asks for a restart (no progress for 60 s); all workers are restarted; this is "
         "not counted against --max-restarts" in caplog.messages
     )
-    (told,) = node.told.of(notifications.RequestReceived)
+    (told,) = node.notifications.of(notifications.RequestReceived)
     assert (told.request.kind, told.request.who) == (RequestKind.RESTART, "the watch")
-    assert "no progress" in node.told.of(notifications.AfterRendezvous)[-1].reason
+    assert "no progress" in node.notifications.of(notifications.AfterRendezvous)[-1].reason
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_stop_ends_the_run_and_names_the_requester(node, kind, text):
     assert node.built.snapshot().pids == {}
 
 
-def test_what_comes_to_nothing_is_said(node, caplog):
+def test_a_request_without_effect_is_logged(node, caplog):
     caplog.set_level("INFO", "plaunch")
     node.built.request(RequestKind.RESTART, "too early", "somebody")
     node.run(ask("RESTART"))
@@ -111,7 +111,7 @@ def test_a_request_before_the_run_ends_it_before_workers_start(node):
 
 
 @pytest.mark.parametrize("kind", ["STOP", "LEAVE"])
-def test_a_stop_that_comes_while_workers_start_is_why_they_did_not(kind):
+def test_a_stop_during_the_start_of_workers_is_the_cause(kind):
     """What holds their start is not waited for any more, and has failed then."""
 
     class Held(PretendAgent):
@@ -194,7 +194,7 @@ def job(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["RESTART", "STOP", "LEAVE"])
-def test_the_job_is_told_of_it(job, tmp_path, kind):
+def test_a_request_is_reported_to_the_job(job, tmp_path, kind):
     node = Asked(tmp_path, job)
     with contextlib.nullcontext() if kind == "RESTART" else pytest.raises(SignalException):
         node.run(ask(kind))
@@ -205,7 +205,7 @@ def test_the_job_is_told_of_it(job, tmp_path, kind):
     assert node.starts()[-1] == ("1.0.1" if kind == "RESTART" else "0.0.1")
 
 
-def test_a_restart_that_was_asked_for_elsewhere(job, tmp_path, caplog):
+def test_a_restart_that_another_node_requests(job, tmp_path, caplog):
     node = Asked(tmp_path, job)
     assert node.run(lambda _: job.request_elsewhere(node="b")).state is WorkerState.SUCCEEDED
     assert node.starts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]

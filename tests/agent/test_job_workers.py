@@ -71,7 +71,7 @@ FAIL_WITH_WORDS = UP + (
 )
 
 
-def test_what_the_others_are_told_of_a_failure(create_node):
+def test_the_report_of_a_failure_to_the_other_nodes(create_node):
     node = create_node(rank=1, world_size=2)
     result = node.run(FAIL_WITH_WORDS)
     ((failures, is_final),) = node.handler.reported
@@ -84,7 +84,7 @@ def test_what_the_others_are_told_of_a_failure(create_node):
 FAIL_BOTH = UP + "up()\nif rank == 0:\n    wait_for('go')\n    sys.exit(19)\ntime.sleep(300)\n"
 
 
-def test_a_worker_that_fails_just_after_the_others_is_told_of(create_node, monkeypatch):
+def test_a_worker_that_fails_just_after_the_others_is_reported(create_node, monkeypatch):
     """Its own node sees the change first, and looks once more before it stops the workers."""
     monkeypatch.setattr(phases, "_LAST_LOOK", 60.0)
     node = create_node(max_restarts=0, world_size=2)
@@ -136,7 +136,7 @@ LEAVING = UP + (
 
 
 @pytest.mark.parametrize("news", ["arrive", "fail_elsewhere"])
-def test_workers_run_again_if_that_is_heard_while_what_they_left_is_ended(create_node, news):
+def test_workers_run_again_if_the_change_arrives_while_orphans_are_stopped(create_node, news):
     """Nobody says it twice."""
     node = create_node(max_restarts=1, world_size=2, ends=False)
     job = node.handler
@@ -168,7 +168,7 @@ UNTIL_TOLD = UP + (
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_a_notice_reaches_the_workers_wherever_it_comes_from(create_node, is_here):
+def test_a_forwarded_signal_of_any_node_reaches_the_workers(create_node, is_here):
     node = create_node(world_size=2)
     tell = partial(send if is_here else node.handler.notice, signal.SIGUSR2)
     result = node.run(UNTIL_TOLD, tell, after=BOTH, signal_policy=NOTIFY)
@@ -200,7 +200,7 @@ SLOW_TO_STOP = UP + (
 )
 
 
-def test_the_job_hears_of_a_failure_before_slow_workers_have_stopped(create_node):
+def test_a_failure_is_reported_before_slow_workers_have_stopped(create_node):
     node = create_node()
     and_then(node.handler, "report_failure", lambda: node.touch("go"))
     result = node.run(SLOW_TO_STOP)
@@ -239,9 +239,7 @@ def test_the_job_hears_of_a_failure_before_slow_workers_have_stopped(create_node
         ),
     ],
 )
-def test_what_happens_during_a_stop_is_heard_before_it_is_over(
-    create_node, caplog, act, said, error
-):
+def test_events_during_a_stop_are_handled_before_its_end(create_node, caplog, act, said, error):
     """The workers take an hour to stop; whoever waits for that hears of nothing."""
     caplog.set_level(logging.INFO, "plaunch")
     node = create_node(max_restarts=3)
@@ -268,7 +266,7 @@ def test_what_happens_during_a_stop_is_heard_before_it_is_over(
 FAILS_ONCE = UP + "up()\nif round_ == 0: sys.exit(3)\ntime.sleep(300)\n"
 
 
-def test_a_failure_that_was_mended_is_not_the_cause_of_what_comes_later(create_node):
+def test_a_failure_before_a_restart_is_not_the_cause_of_a_later_error(create_node):
     node = create_node(max_restarts=3)
 
     def restart():
@@ -284,7 +282,7 @@ def test_a_failure_that_was_mended_is_not_the_cause_of_what_comes_later(create_n
     assert list(failures) == [-1]
 
 
-def test_an_error_of_the_launcher_is_said_before_the_workers_have_their_grace(create_node, caplog):
+def test_an_error_of_the_launcher_is_logged_before_the_grace_period(create_node, caplog):
     node = create_node()
     failing = node.failing(RuntimeError("out of luck"), *BOTH)
 
@@ -304,11 +302,11 @@ def test_one_stop_signal_while_an_error_tears_the_loop_down_skips_no_grace(creat
 
     def ask():
         send(signal.SIGTERM)
-        wait_until(lambda: node.told.of(notifications.SignalReceived), "it is heard")
+        wait_until(lambda: node.notifications.of(notifications.SignalReceived), "it is heard")
         node.touch("enough")
 
     with pytest.raises(KeyboardInterrupt):
         node.run(SAVING, ask, after=ASKED, shutdown_timeout=3600, kind=failing)
-    assert node.told.of(notifications.SignalReceived)
+    assert node.notifications.of(notifications.SignalReceived)
     assert node.has("saved.0")
     assert node.has("saved.1")

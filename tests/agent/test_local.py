@@ -158,7 +158,7 @@ STOPS = ("SIGTERM", "SIGHUP", "SIGINT")
 @pytest.mark.parametrize(
     "names", ["SIGCONT SIGTERM", "SIGCONT SIGHUP", "SIGUSR1"], ids=["Slurm", "systemd", "notice"]
 )
-def test_what_comes_with_a_sigterm_does_not_cost_the_last_save(plain, names):
+def test_signals_that_repeat_a_sigterm_do_not_end_the_grace_period(plain, names):
     policy = Policy(SIGUSR1=SignalAction.NOTIFY, **dict.fromkeys(STOPS, SignalAction.STOP))
     repeats = [signal.Signals[name] for name in names.split()]
 
@@ -177,11 +177,13 @@ def test_what_comes_with_a_sigterm_does_not_cost_the_last_save(plain, names):
 
 
 @pytest.mark.parametrize("max_restarts", [0, 1])
-def test_ctrl_c_is_heard_while_a_failure_stops_the_others(plain, max_restarts):
+def test_ctrl_c_is_handled_while_a_failure_stops_the_others(plain, max_restarts):
     """Three of them did nothing for ten seconds once, and then took the failure's place."""
 
     def has_begun():
-        return any(m.step.step == "signalled" for m in plain.told.of(notifications.Stopping))
+        return any(
+            m.step.step == "signalled" for m in plain.notifications.of(notifications.Stopping)
+        )
 
     def interrupt():
         wait_until(has_begun, "the stop has begun")
@@ -195,7 +197,7 @@ def test_ctrl_c_is_heard_while_a_failure_stops_the_others(plain, max_restarts):
     assert exits == {0: (-9, True), 1: (3, False)}
 
 
-def test_ctrl_c_is_heard_while_a_lost_rendezvous_stops_the_workers(tmp_path):
+def test_ctrl_c_is_handled_while_a_lost_rendezvous_stops_the_workers(tmp_path):
     with FakeElasticRendezvous() as handler:
         node = Node(tmp_path, handler)
 
@@ -209,7 +211,7 @@ def test_ctrl_c_is_heard_while_a_lost_rendezvous_stops_the_workers(tmp_path):
     check_end(node, -9)
 
 
-def test_ctrl_c_is_heard_while_an_error_of_the_agent_stops_the_workers(plain):
+def test_ctrl_c_is_handled_while_an_error_of_the_agent_stops_the_workers(plain):
     failing = plain.failing(OSError("the disk is gone"), "0.0.0")
     interrupt = partial(send, signal.SIGINT)
     with pytest.raises(OSError, match="the disk is gone"):
@@ -227,7 +229,7 @@ def test_a_signal_that_no_policy_handles_ends_the_job_with_a_word(plain, caplog)
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
-def test_a_notify_signal_reaches_the_workers_that_are_left_and_the_job_goes_on(plain):
+def test_a_notify_signal_reaches_the_live_workers_and_the_job_continues(plain):
     script = UP + (
         "if rank == 0: sys.exit(0)\n"
         "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
@@ -336,7 +338,7 @@ def test_workers_that_have_all_succeeded_do_not_miss_their_store(hosting):
     assert store._error is None  # it was lost
 
 
-def test_a_store_that_nobody_can_serve_is_no_matter_for_restarts(hosting):
+def test_no_restart_follows_if_the_store_cannot_be_hosted(hosting):
     store = LosingStore(WorkerStoreHostError("there is no torch"), lambda: hosting.has("0.0.0"))
     with pytest.raises(WorkerStoreHostError):
         hosting.run(WAIT, max_restarts=3, open_store=lambda store_round: store)

@@ -115,7 +115,7 @@ def test_restarts_are_counted_and_then_the_job_has_failed():
         job.next_rendezvous()
 
 
-def test_a_restart_may_be_free():
+def test_a_restart_can_cost_nothing():
     job = Job(policy=Policy(restart(costs=False)))
     job.next_rendezvous()
     job.fail()
@@ -191,7 +191,7 @@ def test_a_crash_loop_is_one_of_short_lives(clock):
 # --- delays ---------------------------------------------------------------------------------------
 
 
-def test_a_delayed_round_says_what_it_waits_for():
+def test_a_delayed_round_describes_what_it_waits_for():
     job = Job(policy=Policy(restart(delay=600.0)))
     job.fail()
     assert job.restart_delay() == 600.0
@@ -222,7 +222,7 @@ def test_a_stop_signal_ends_the_delay(node, caplog):
         node.run(
             FAILS_TWICE,
             lambda: (
-                wait_until(lambda: node.told.of(RestartDelayed), "the delay"),
+                wait_until(lambda: node.notifications.of(RestartDelayed), "the delay"),
                 send(signal.SIGTERM),
             ),
             nproc=1,
@@ -235,14 +235,14 @@ def test_a_stop_signal_ends_the_delay(node, caplog):
 def test_a_delay_passes(node):
     policy = Policy(restart(delay=0.2), restart())
     assert node.run(FAILS_TWICE, nproc=1, restart_policy=policy).state is WorkerState.SUCCEEDED
-    (delayed,) = node.told.of(RestartDelayed)
+    (delayed,) = node.notifications.of(RestartDelayed)
     assert (delayed.seconds, delayed.group.state) == (0.2, WorkerState.STOPPED)
 
 
 # --- other nodes, and the end ---------------------------------------------------------------------
 
 
-def test_a_handler_that_cannot_report_changes_is_asked():
+def test_a_handler_that_cannot_report_changes_is_polled():
     handler = FakeRendezvous()
     job = Job(handler)
     assert (job.fileno(), job.is_observable, list(job.changes())) == (-1, False, [])
@@ -251,7 +251,7 @@ def test_a_handler_that_cannot_report_changes_is_asked():
 
 
 @pytest.mark.parametrize("phase", ["running", "another"])
-def test_a_handler_is_asked_only_while_workers_run(phase):
+def test_a_handler_is_polled_only_while_workers_run(phase):
     handler = FakeRendezvous()
     handler.nodes_waiting = 1
     job = Job(handler)
@@ -270,7 +270,7 @@ def test_a_request_before_a_failure_does_not_skip_its_delay():
     assert joining.get().attempt == 1
 
 
-def test_a_node_that_is_asked_to_end_waits_for_no_other():
+def test_a_node_that_is_to_end_does_not_wait_for_others():
     job = Job(FakeRendezvous(world_size=2), wait=pytest.fail)
     job.next_rendezvous()
     job.ends = True
@@ -278,7 +278,7 @@ def test_a_node_that_is_asked_to_end_waits_for_no_other():
     assert job.verdict.outcome == "succeeded"
 
 
-def test_a_handler_that_reports_changes_is_not_asked():
+def test_a_handler_that_reports_changes_is_not_polled():
     with FakeElasticRendezvous() as handler:
         job = Job(handler)
         assert (job.fileno(), job.is_observable) == (handler.fileno(), True)

@@ -71,7 +71,7 @@ def test_a_stuck_worker_ends_the_job_whatever_restarts_are_left(make, caplog, ma
     assert "restarted" not in caplog.text
 
 
-def test_nobody_waits_for_it(make):
+def test_the_launch_ends_without_waiting_for_a_stuck_worker(make):
     """It gets SIGKILL, and not the grace that workers get who can answer."""
     agent = make(STAY, uninterruptible_state_timeout=0.02, shutdown_timeout=600)
     pretend_stuck(agent, 0)
@@ -106,7 +106,7 @@ def test_the_variable_sets_the_time(make, monkeypatch):
         make(SLEEP)
 
 
-def test_workers_that_sleep_as_everybody_does_are_left_alone(make):
+def test_workers_in_an_interruptible_sleep_are_not_stuck(make):
     code = "import time; time.sleep(0.2)"
     agent = make(code, nproc=2, uninterruptible_state_timeout=0.02)
     assert not agent.run().is_failed()
@@ -120,7 +120,7 @@ LONG = 9.0  # seconds, of which the agent's own looks need five to seven
 
 
 @pytest.mark.slow
-def test_a_worker_is_seen_to_be_held_although_nobody_asks(tmp_path):
+def test_a_held_worker_is_noticed_before_the_first_query(tmp_path):
     with FakeElasticRendezvous(world_size=1) as handler:
         node = Node(tmp_path, handler)
         agent = node.agent(STOPS)
@@ -193,7 +193,7 @@ def test_it_is_a_failure_of_that_cause(node, run, caplog):
     assert f"{failure.message}; restart (once more)" in caplog.text
 
 
-def test_without_a_restart_the_report_says_where_they_were(node, run):
+def test_without_a_restart_the_report_has_the_stacks(node, run):
     result = run(node, WAIT, max_restarts=0)
     assert (result.state, list(result.failures), result.stopped) == (
         WorkerState.FAILED,
@@ -208,7 +208,7 @@ def test_without_a_restart_the_report_says_where_they_were(node, run):
     assert f"  where the workers were:\n{where}" in str(error)
 
 
-def test_if_it_is_final_no_policy_is_asked(node, run):
+def test_the_policy_is_not_called_for_a_final_hang(node, run):
     policy = Policy()
     result = run(node, WAIT, is_final=True, max_restarts=3, restart_policy=policy)
     assert result.state is WorkerState.FAILED
@@ -217,7 +217,7 @@ def test_if_it_is_final_no_policy_is_asked(node, run):
 
 
 @pytest.mark.parametrize("is_final", [False, True])
-def test_the_others_are_told(tmp_path, run, is_final):
+def test_a_hang_is_reported_to_the_job(tmp_path, run, is_final):
     handler = FakeJobRendezvous(local_world_size=2, max_restarts=0)
     run(Node(tmp_path, handler), WAIT, is_final=is_final)
     ((failures, was_final),) = handler.reported
@@ -228,7 +228,7 @@ def test_the_others_are_told(tmp_path, run, is_final):
 ENDS = UP + "up()\nif rank == 0: sys.exit(0)\ntime.sleep(300)\n"
 
 
-def test_who_has_ended_cannot_hang(node):
+def test_a_worker_that_has_ended_cannot_hang(node):
     agent = node.agent(ENDS, max_restarts=0)
 
     def report():
@@ -243,7 +243,7 @@ def test_who_has_ended_cannot_hang(node):
         assert list(agent.run().failures) == [1]
 
 
-def test_the_next_round_knows_nothing_of_it(node):
+def test_the_next_round_has_no_hang(node):
     agent = node.agent(WAIT_IN_ROUND_0 + "\nif round_ == 1: sys.exit(3)", max_restarts=1)
 
     def report():

@@ -29,11 +29,11 @@ def elastic():
         yield handler
 
 
-def test_nobody_looks_at_what_would_tell(elastic, tmp_path):
+def test_an_idle_agent_polls_nothing(elastic, tmp_path):
     assert looks_of(LocalElasticAgent, elastic, tmp_path) <= FEW
 
 
-def test_a_rendezvous_that_can_only_be_asked_is_asked_every_interval(tmp_path):
+def test_a_rendezvous_without_a_descriptor_is_polled_every_interval(tmp_path):
     looks = looks_of(LocalElasticAgent, FakeRendezvous(), tmp_path, look="num_nodes_waiting")
     assert looks > FEW
 
@@ -43,6 +43,6 @@ def test_a_limit_on_uninterruptible_sleep_is_checked_every_interval(elastic, tmp
     assert looks > FEW
 
 
-def test_without_pidfds_workers_are_looked_at_every_interval(elastic, tmp_path, monkeypatch):
+def test_without_pidfds_workers_are_polled_every_interval(elastic, tmp_path, monkeypatch):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     assert looks_of(LocalElasticAgent, elastic, tmp_path) > FEW

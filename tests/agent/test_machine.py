@@ -435,7 +435,7 @@ def test_a_requested_restart_is_another_round_and_no_attempt():
     assert actions.count(m.StartWorkers()) == 3
 
 
-def test_a_failed_start_after_a_restart_that_was_asked_for_is_an_error():
+def test_a_failed_start_after_a_requested_restart_is_an_error():
     state, _ = play([*UP, ASK_RESTART, STOPPED, m.RoundFormed(), m.StartFailed()])
     assert step(state, STOPPED)[1] == (m.Finish(ERROR),)
 
@@ -449,7 +449,7 @@ def test_the_first_one_to_ask_for_the_end_is_its_cause():
 
 
 @pytest.mark.parametrize("request_", [ASK_STOP, ASK_LEAVE])
-def test_who_has_ended_the_job_after_its_own_success_keeps_that(request_):
+def test_a_node_that_ends_the_job_after_its_success_has_succeeded(request_):
     ended = m.JobEnded(CLOSED)
     state, actions = play([*UP, m.WorkSucceeded(), request_, ended, STOPPED])
     assert actions[-1] == m.Finish(SUCCESS)

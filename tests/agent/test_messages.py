@@ -121,7 +121,7 @@ def test_a_round_of_a_job_is_explained_if_there_is_news(attempt, reason, then, r
         ("rank 1 lost a peer; all workers are stopped; rank 3 failed", "restart 2 of 3"),
     ],
 )
-def test_a_failure_that_was_told_is_not_told_with_the_decision(told, text):
+def test_a_failure_that_was_logged_is_not_repeated_with_the_decision(told, text):
     state = State(max_restarts=3, attempt=1, round=0, then=RestartReason.FAILURE)
     assert describe_round(formed(2, "rank 3 failed; restart 2 of 3"), state, told) == text
 
@@ -237,7 +237,7 @@ def test_a_live_line_is_replaced_every_second_and_taken_away(clock, caplog):
     assert caplog.messages == []
 
 
-def test_a_look_that_comes_early_says_nothing(clock, caplog):
+def test_an_early_look_logs_nothing(clock, caplog):
     caplog.set_level(logging.INFO, "plaunch")
     made = waiting(clock)
     for _ in range(5):

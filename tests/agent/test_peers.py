@@ -65,7 +65,7 @@ def stream_of(agent, handler, error=None):
     """The events that a recorder makes of what the agent has told."""
     log = EventLog()
     log.add(LaunchStarted(make_group(max_restarts=handler.max_restarts), "train.py"))
-    for notification in agent.told:
+    for notification in agent.notifications:
         log.add(notification)
     log.finish(error)
     events = EventStream(log).take()
@@ -80,7 +80,7 @@ def test_the_fake_is_what_it_pretends_to_be(job):
     assert isinstance(job, JobRendezvous)
 
 
-def test_success_is_told_and_ends_with_the_job(job, caplog):
+def test_success_is_reported_and_ends_with_the_job(job, caplog):
     agent = PretendAgent(job, [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert job.successes == 1
@@ -92,7 +92,7 @@ def test_success_is_told_and_ends_with_the_job(job, caplog):
 
 
 @restarts(1)
-def test_a_failure_is_told_and_restarted_as_the_job_decides(job, caplog):
+def test_a_failure_is_reported_and_restarted_as_the_job_decides(job, caplog):
     agent = PretendAgent(job, [failed()], [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.started() == [(0, 0), (1, 1)]
@@ -104,7 +104,7 @@ def test_a_failure_is_told_and_restarted_as_the_job_decides(job, caplog):
 
 
 @restarts(1)
-def test_a_failure_is_told_before_the_workers_are_stopped(job):
+def test_a_failure_is_reported_before_the_workers_are_stopped(job):
     agent = PretendAgent(job, [failed()], [SUCCEEDED])
     agent.on_stop = lambda: agent.calls.append(len(job.reported))
     agent.run()
@@ -153,7 +153,7 @@ def test_a_failure_elsewhere_ends_this_node_with_the_same_cause(job):
 
 
 @restarts(0)
-def test_own_failures_at_the_same_time_are_told_too_and_come_after_the_first(job):
+def test_own_failures_at_the_same_time_are_reported_after_the_first(job):
     """The change is there already, but the own worker failed by itself."""
     agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere()), failed(rank=1)])
     result = agent.run()
@@ -163,7 +163,7 @@ def test_own_failures_at_the_same_time_are_told_too_and_come_after_the_first(job
 
 @pytest.mark.parametrize("change", ["fail_elsewhere", "lose"])
 @restarts(1, world_size=2)
-def test_own_workers_are_given_a_moment_to_show_that_they_failed_first(job, change):
+def test_after_a_change_own_workers_are_checked_for_failures_once_more(job, change):
     def happen():
         if change == "lose":
             job.lose()
@@ -177,7 +177,7 @@ def test_own_workers_are_given_a_moment_to_show_that_they_failed_first(job, chan
 
 
 @restarts(1)
-def test_a_success_at_the_time_of_a_failure_elsewhere_is_not_told(job):
+def test_a_success_at_the_time_of_a_failure_elsewhere_does_not_count(job):
     """The round is over; its change must not get lost behind the success."""
     agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere()), SUCCEEDED], [SUCCEEDED])
     assert agent.run() is SUCCEEDED
@@ -186,7 +186,7 @@ def test_a_success_at_the_time_of_a_failure_elsewhere_is_not_told(job):
 
 
 @restarts(1, world_size=3)
-def test_what_workers_show_while_they_are_stopped_is_not_told(job):
+def test_a_failure_of_a_worker_that_is_being_stopped_is_not_reported(job):
     agent = PretendAgent(job, [lambda: job.arrive("c")], [SUCCEEDED])
     agent.on_stop = lambda: agent.current.append(failed())
     assert agent.run() is SUCCEEDED
@@ -200,7 +200,7 @@ def test_failures_of_an_earlier_round_are_not_in_the_report(job):
     assert list(agent.run().failures) == [7]
 
 
-def test_a_failure_without_details_is_told_all_the_same(job):
+def test_a_failure_without_details_is_reported(job):
     """A subclass written for torchrun may know no more than that."""
     result = PretendAgent(job, [RunResult(WorkerState.FAILED)]).run()
     ((failures, _),) = job.reported
@@ -249,7 +249,7 @@ def test_ranks_and_the_attempt_come_with_the_round(job):
     job.ranks = WorldRanks(first_global=5, world_size=9, first_role=2, role_world_size=6)
     agent = PretendAgent(job, [SUCCEEDED], nproc=2)
     agent.run()
-    groups = [m.group for m in agent.told.of(notifications.AfterRendezvous)]
+    groups = [m.group for m in agent.notifications.of(notifications.AfterRendezvous)]
     assert [group.attempt for group in groups] == [4]
     assert [
         (w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in groups[0].workers
@@ -277,7 +277,7 @@ def test_the_job_fails_while_this_node_waits(job):
     assert agent.get_worker_group().state is WorkerState.FAILED
 
 
-def test_a_job_that_was_closed_names_who_and_why(job):
+def test_the_error_of_a_closed_job_has_the_node_and_the_reason(job):
     agent = PretendAgent(job, [lambda: job.conclude("closed", node="c", reason="enough")])
     error = agent.fails(RendezvousClosedError, r"closed.*node c at \d{4}-.*: enough")
     assert error.exit_code == 112
@@ -322,7 +322,7 @@ def test_a_stop_that_another_node_received_while_this_one_waits_for_a_round(job,
     assert said(caplog) == [f"{STOPPED_ELSEWHERE}no worker is running"]
 
 
-def test_who_comes_after_a_stop_is_refused(job):
+def test_a_node_that_joins_after_a_stop_is_refused(job):
     stop_elsewhere(job, is_past=True)
     with pytest.raises(RendezvousClosedError, match="has ended"):
         PretendAgent(job).run()
@@ -352,13 +352,13 @@ def test_a_failed_job_that_names_no_failure_is_closed(job):
 
 
 @pytest.mark.parametrize("outcome", ["closed", "succeeded"])
-def test_who_comes_after_the_end_is_told_by_the_rendezvous(job, outcome):
+def test_a_node_that_joins_after_the_end_gets_an_error_of_the_rendezvous(job, outcome):
     job.conclude(outcome)
     with pytest.raises(RendezvousClosedError, match="the fake job 'test' has ended"):
         PretendAgent(job).run()
 
 
-def test_who_comes_after_a_failure_is_told_the_cause(job):
+def test_a_node_that_joins_after_a_failure_gets_its_cause(job):
     job.conclude("failed", elsewhere())
     assert PretendAgent(job).run().first_failure == 7
 
@@ -448,7 +448,7 @@ def test_notices_reach_a_node_that_waits(job):
 # --- notices --------------------------------------------------------------------------------------
 
 
-def test_a_notice_is_passed_on_and_the_round_goes_on(job, caplog):
+def test_a_forwarded_signal_reaches_the_workers_and_the_round_continues(job, caplog):
     agent = PretendAgent(job, [lambda: job.notice(signal.SIGUSR1, "b"), lambda: None, SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.signals == [signal.SIGUSR1]
@@ -562,7 +562,7 @@ def test_a_fault_of_the_agent_ends_the_job(job):
 
 @pytest.mark.parametrize("is_given_up", [False, True])
 @restarts(3, world_size=2)
-def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job, is_given_up):
+def test_a_host_that_cannot_kill_its_workers_reports_no_failure(job, is_given_up):
     """Nor is it told of one that has given its workers up."""
 
     def get_stuck():
@@ -576,6 +576,6 @@ def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job, is_give
 
 
 @restarts(3)
-def test_a_stop_signal_is_nobody_elses_failure(job):
+def test_a_stop_signal_is_not_reported_as_a_failure(job):
     PretendAgent(job, [lambda: send(signal.SIGTERM)]).fails(SignalException)
     assert job.reported == []

@@ -25,7 +25,7 @@ def after(alive, clock, seconds):
     return alive.overdue()
 
 
-def test_a_loop_that_was_never_heard_of_is_not_missed(alive, clock):
+def test_a_loop_that_has_not_begun_is_never_overdue(alive, clock):
     assert after(alive, clock, 1e6) == 0
 
 
@@ -60,7 +60,7 @@ def test_a_loop_that_has_ended_is_not_missed(alive, clock):
     assert after(alive, clock, 1e6) == 0
 
 
-def test_a_loop_that_waits_for_plugins_is_alive_as_long_as_it_says_so(alive, clock):
+def test_a_loop_that_waits_for_plugins_is_overdue_after_its_last_sign(alive, clock):
     alive.wakes()
     for _ in range(100):
         assert after(alive, clock, 9.0) == 0

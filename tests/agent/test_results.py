@@ -50,7 +50,7 @@ def test_it_ends_after_two_seconds() -> None:
         (failed(), True),
     ],
 )
-def test_whatever_may_be_the_cause_does_not_wait(result, others) -> None:
+def test_a_failure_that_may_be_the_cause_is_reported_at_once(result, others) -> None:
     assert not CauseWait(Clock()).is_on(result, others=others)
 
 

@@ -172,7 +172,7 @@ def test_a_node_joins_once_it_is_healthy():
     assert (state.phase, actions) == (m.Phase.JOINING, (m.Join(),))
 
 
-def test_nothing_is_asked_without_checks():
+def test_without_checks_the_agent_joins_at_once():
     for events in ([m.Begin()], [m.Begin(), *UP[2:], m.WorkFailed(), m.StopSucceeded()]):
         state, done = play(*events, has_checks=False)
         assert (state.phase, done[-1]) == (m.Phase.JOINING, m.Join())
@@ -286,7 +286,7 @@ def test_a_node_that_is_not_healthy_never_joins():
     assert (joined, agent.calls) == ([], ["shutdown SIGTERM"])
 
 
-def test_it_is_asked_again_after_a_failure():
+def test_checks_run_again_after_a_failure():
     checks = Checks("", "", "it is ill")
     agent = Agent(FakeRendezvous(), checks, [FAILED], [FAILED], max_restarts=5)
     with pytest.raises(NodeExcludedError, match="it is ill"):
@@ -302,7 +302,7 @@ def job():
         yield handler
 
 
-def test_others_hear_why_a_node_goes(job):
+def test_an_excluded_node_leaves_with_the_reason(job):
     agent = Agent(job, Checks("", "it is ill"), [lambda: job.fail_elsewhere(FAILED.failures)])
     with pytest.raises(NodeExcludedError):
         agent.run()
@@ -310,13 +310,13 @@ def test_others_hear_why_a_node_goes(job):
     assert job.reported == []
 
 
-def test_nobody_hears_of_a_node_that_never_was_there(job):
+def test_a_node_that_has_not_joined_does_not_leave(job):
     with pytest.raises(NodeExcludedError):
         Agent(job, Checks("it is ill")).run()
     assert job.farewells == []
 
 
-def test_the_end_of_the_job_is_heard_while_checks_are_awaited(job):
+def test_the_end_of_the_job_ends_the_wait_for_checks(job):
     checks = Checks("", None, meanwhile=lambda: job.conclude("succeeded"))
     agent = Agent(job, checks, [FAILED])
     with pytest.raises(RendezvousClosedError, match="ended without this node"):
@@ -324,7 +324,7 @@ def test_the_end_of_the_job_is_heard_while_checks_are_awaited(job):
 
 
 @pytest.mark.parametrize("verdicts", [[None], ["", None]])
-def test_a_signal_is_heard_while_checks_are_awaited(verdicts, job):
+def test_a_signal_ends_the_wait_for_checks(verdicts, job):
     checks = Checks(*verdicts, meanwhile=lambda: send(signal.SIGTERM))
     with pytest.raises(SignalException, match="SIGTERM received"):
         Agent(job, checks, [FAILED]).run()
@@ -408,7 +408,7 @@ def test_what_it_raises_is_raised():
         handler.left.set()
 
 
-def test_a_handler_that_waits_for_nobody_is_called_as_it_is():
+def test_a_handler_that_never_waits_is_shut_down_without_a_thread():
     handler = FakeRendezvous()
     shut_down(handler, POLICY)
     assert handler.shut_down
@@ -434,7 +434,7 @@ def test_a_signal_of_a_second_run_does_not_end_the_process_by_itself(monkeypatch
                 signal.signal(signum, handler)
 
 
-def test_when_it_has_left_no_thread_of_its_own_is_left():
+def test_after_leaving_no_thread_of_the_rendezvous_runs():
     class Lingering(Slow):
         def leave(self):
             threading.Timer(0.2, self.left.set).start()

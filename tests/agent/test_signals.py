@@ -171,12 +171,12 @@ def test_a_signal_that_would_end_the_launcher_is_a_wish_to_stop(wake_up, name):
     assert (received.action, received.is_listed) == (SignalAction.STOP, False)
 
 
-def test_a_stop_signal_that_a_policy_leaves_out_is_left_out(wake_up):
+def test_a_stop_signal_that_a_policy_does_not_list_is_not_handled(wake_up):
     with SignalInbox(StopSignalPolicy([signal.SIGINT]), wake_up):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_what_others_handle_is_left_to_them(wake_up, capfd):
+def test_signals_with_another_handler_are_not_taken(wake_up, capfd):
     """Also a handler that Python does not know of."""
     heard = []
     previous = signal.signal(signal.SIGUSR2, lambda *_: heard.append("USR2"))
@@ -193,7 +193,7 @@ def test_what_others_handle_is_left_to_them(wake_up, capfd):
             signal.signal(signal.SIGUSR2, previous)
 
 
-def test_without_proc_python_knows_what_is_handled(wake_up, tmp_path):
+def test_without_proc_the_handlers_of_python_are_read(wake_up, tmp_path):
     with SignalInbox(StopSignalPolicy([signal.SIGTERM]), wake_up, proc=str(tmp_path)) as inbox:
         send(signal.SIGUSR1)
         assert [received.is_listed for received in inbox.take()] == [False]
@@ -265,7 +265,7 @@ def test_new_workers_have_got_nothing_yet(notices, passed_on):
     assert passed_on == [signal.SIGUSR1] * 2
 
 
-def test_what_is_said_of_it(notices, caplog):
+def test_a_forwarded_signal_is_logged(notices, caplog):
     caplog.set_level(logging.DEBUG, "plaunch")
     notices.pass_on(signal.SIGUSR1, node="b")
     notices.pass_on(signal.SIGUSR1)

@@ -71,7 +71,7 @@ def test_a_message_is_written_when_write_returns_and_no_thread_stays(pipe, stder
     wait_until(lambda: threading.active_count() <= threads, "its thread has ended")
 
 
-def test_a_reader_who_does_not_read_is_not_waited_for(pipe, stderr):
+def test_a_stalled_reader_is_not_waited_for(pipe, stderr):
     size = fill(pipe.writer)
     for number in range(1000):
         stderr.write(f"{number}\n")
@@ -94,7 +94,7 @@ def test_a_slow_reader_gets_everything(pipe, stderr):
     assert received == [text.encode()]
 
 
-def test_a_reader_who_made_the_pipe_non_blocking_gets_everything(pipe, stderr):
+def test_a_reader_with_a_non_blocking_pipe_gets_everything(pipe, stderr):
     size = fill(pipe.writer)
     os.set_blocking(pipe.writer, False)
     stderr.write("late\n")
@@ -102,7 +102,7 @@ def test_a_reader_who_made_the_pipe_non_blocking_gets_everything(pipe, stderr):
     assert pipe.read(5) == b"late\n"
 
 
-def test_a_reader_who_is_gone_is_no_trouble():
+def test_a_reader_that_has_ended_is_ignored():
     other_reader, writer = os.pipe()
     os.close(other_reader)
     with open(writer, "w") as stream:
@@ -144,14 +144,14 @@ def test_a_forked_child_can_write_while_its_parent_is_stuck(pipe, stderr):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_without_threads_messages_are_written_all_the_same(pipe):
+def test_messages_are_written_without_threads(pipe):
     stderr = Stderr(lambda: pipe.stream, start=NO_THREADS)
     stderr.write("said\n")
     assert os.read(pipe.reader, 100) == b"said\n"
     assert stderr.finish(0)
 
 
-def test_what_is_held_is_not_written_if_all_goes_well_at_once(pipe, stderr):
+def test_a_held_message_is_dropped_after_a_quick_success(pipe, stderr):
     threads = threading.active_count()
     with stderr.holding("held\n", BOUND) as keep_time:
         assert threading.active_count() == threads
@@ -161,7 +161,7 @@ def test_what_is_held_is_not_written_if_all_goes_well_at_once(pipe, stderr):
     assert pipe.read(6) == b"after\n"
 
 
-def test_what_is_held_comes_before_the_first_message(pipe, stderr):
+def test_a_held_message_is_written_before_the_first_other_one(pipe, stderr):
     with stderr.holding("held\n", BOUND):
         stderr.write("one\n")
         stderr.write("two\n")
@@ -175,13 +175,13 @@ def test_what_is_held_is_written_when_the_time_is_over(pipe, stderr):
         assert pipe.read(5) == b"held\n"
 
 
-def test_what_is_held_is_written_at_the_end_if_that_comes_late(pipe, stderr):
+def test_a_held_message_is_written_at_a_late_end(pipe, stderr):
     with stderr.holding("held\n", 0):
         pass
     assert pipe.read(5) == b"held\n"
 
 
-def test_what_is_held_is_written_if_something_goes_wrong(pipe, stderr):
+def test_a_held_message_is_written_after_a_failure(pipe, stderr):
     with pytest.raises(ValueError, match="so"), stderr.holding("held\n", BOUND):
         raise ValueError("so")
     stderr.write("after\n")
@@ -302,7 +302,7 @@ def test_an_object_a_line():
     }
 
 
-def test_what_is_said_now_has_the_time_of_now_and_no_run_id_before_there_is_one():
+def test_a_message_has_the_current_time_and_no_run_id_before_it_is_set():
     stderr = Stderr()
     stderr.set_run_id("of the launch before")
     stderr.set_format("json", "auto")
@@ -322,7 +322,7 @@ def test_what_is_said_now_has_the_time_of_now_and_no_run_id_before_there_is_one(
         ([], {}, False),
     ],
 )
-def test_what_is_wrong_with_a_command_line_has_the_form_that_it_asks_for(argv, environ, is_json):
+def test_usage_errors_have_the_requested_log_format(argv, environ, is_json):
     stderr = Stderr()
     stderr.guess_format(argv, environ)
     assert stderr.is_json == is_json
@@ -368,7 +368,7 @@ class Talking:
 
 
 @pytest.mark.parametrize("argv", [["--dry-run=json"], ["--list-plugins"]], ids=repr)
-def test_a_program_that_asks_gets_nothing_but_the_answer(argv, capsys) -> None:
+def test_only_the_answer_of_a_command_is_on_stdout(argv, capsys) -> None:
     stdout = sys.stdout
     assert program.main([*argv, "--no-python", "true"], plugins=[Talking]) == 0
     out, err = capsys.readouterr()
@@ -417,10 +417,16 @@ def test_stdout_that_is_closed() -> None:
         assert sys.stdout is None
 
 
-def test_a_reader_who_has_gone_is_no_error() -> None:
-    gone = SimpleNamespace(write=raising(BrokenPipeError()))
-    with contextlib.redirect_stdout(gone):
+def test_a_closed_pipe_is_ignored() -> None:
+    attempts = []
+
+    def write(text):
+        attempts.append(text)
+        raise BrokenPipeError
+
+    with contextlib.redirect_stdout(SimpleNamespace(write=write)):
         Stdout().write("text")
+    assert attempts == ["text"]
 
 
 def test_a_stdout_on_a_full_disk_is_no_fault_of_plaunch() -> None:

@@ -93,7 +93,7 @@ def test_with_an_interactive_interpreter_the_process_stays():
     assert "taken apart" in run_alone("-i").stdout
 
 
-def test_a_stdout_that_cannot_be_flushed_is_told_by_the_interpreter():
+def test_the_interpreter_reports_a_stdout_that_cannot_be_flushed():
     with open("/dev/full", "w") as full:
         done = run_alone(stdout=full)
     assert done.returncode == 120

@@ -52,7 +52,7 @@ def test_they_are_parsed_as_those_of_the_core(argv, environ, value, source):
     assert args.unknown_variables == []
 
 
-def test_what_a_plugin_says_of_a_value_is_shown():
+def test_the_error_of_a_plugin_about_a_value_is_shown():
     def read(text):
         raise ValueError(f"{text} is odd")
 
@@ -71,7 +71,7 @@ def test_two_plugins_with_one_option_are_both_named():
     parse(["x.py"], {}, table)  # who does not use it is not disturbed
 
 
-def test_nobody_takes_an_option_from_the_core():
+def test_a_plugin_cannot_replace_an_option_of_the_core():
     table = OptionTable([declared("acme", Option(("--nnodes",), "mine"), LEVEL)])
     assert parse(["--nnodes=3", "x.py"], {}, table).nnodes == "3"
     assert table.find("nnodes") in OPTIONS
@@ -81,7 +81,7 @@ def test_nobody_takes_an_option_from_the_core():
 
 
 @pytest.mark.parametrize("name", ["--help", "--version", *TABLE_ATTRIBUTES])
-def test_nor_what_parsed_options_have_beside_them(name):
+def test_a_plugin_cannot_use_an_attribute_of_parsed_options(name):
     table = OptionTable([declared("acme", Option((name,), "mine"), LEVEL)])
     assert len(table.problems) == 1
     assert "--acme-level" in format_help(table)

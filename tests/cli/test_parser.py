@@ -104,7 +104,7 @@ def test_where_values_come_from():
     assert (args.sources["role"], args.role) == ("PET_ROLE", "a")
 
 
-def test_a_message_names_the_variable_where_nobody_has_typed_the_option():
+def test_a_message_names_the_variable_that_set_the_option():
     args = parse(["--nnodes=2", "x.py"], {"PET_ROLE": "a", "PET_TEE": "1"})
     text = "--nnodes is bad, --role=a too (--tee, -t), but not --rolex or a--tee"
     assert args.as_given(text) == (

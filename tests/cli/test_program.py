@@ -38,12 +38,12 @@ def test_what_a_plugin_raises_names_it(invocation, source):
         acme(source)()
 
 
-def test_an_error_of_ours_stays_what_it_is(invocation):
+def test_an_error_of_plaunch_itself_is_not_converted(invocation):
     with pytest.raises(ValueError, match="ours"), invocation.blaming():
         raise ValueError("ours")
 
 
-def test_nobodys_sys_exit_is_no_success_of_the_command_line(invocation, monkeypatch):
+def test_sys_exit_in_the_launcher_is_an_error(invocation, monkeypatch):
     monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
     with (
         pytest.raises(PluginError, match=r"called sys.exit\(0\)"),
@@ -57,7 +57,7 @@ def test_a_program_that_launches_may_end_itself(invocation):
         sys.exit(0)
 
 
-def test_an_error_that_cannot_be_told_is_told(capsys):
+def test_an_error_without_a_text_is_reported(capsys):
     class Mute(Exception):
         def __str__(self):
             raise KeyError("text")

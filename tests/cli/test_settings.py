@@ -201,7 +201,7 @@ def test_standalone_overrides_with_a_warning(caplog):
     assert "overrides --rdzv-backend, --rdzv-id, --nnodes, --master-port" in caplog.text
 
 
-def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
+def test_several_workers_get_one_thread_each_by_default(monkeypatch):
     assert config("--nproc-per-node=2").worker_env == {"OMP_NUM_THREADS": "1"}
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert config("--nproc-per-node=2").worker_env == {}

@@ -131,7 +131,7 @@ def test_an_interrupted_question_leaves_no_child(hanging):
     assert is_reaped(hanging())
 
 
-def test_the_workers_interpreter_is_asked(tmp_path, monkeypatch):
+def test_the_workers_interpreter_is_queried(tmp_path, monkeypatch):
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho 7\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)

@@ -198,7 +198,7 @@ def test_with_one_node_devices_need_not_be_known(tmp_path):
     assert cpus_by_rank(machine, tmp_path, "exclusive", 2) == {0: "0-1", 1: "2-3"}
 
 
-def test_torch_is_asked_if_the_kernel_does_not_know(tmp_path):
+def test_torch_is_queried_if_the_kernel_does_not_know(tmp_path):
     machine = Machine(**{**vars(BIG), "missing": ("information",)})
     asked = []
 

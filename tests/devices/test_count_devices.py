@@ -137,7 +137,7 @@ def test_an_amd_gpu_of_another_container_is_not_counted(root, tmp_path):
         (["dev/nvgpu"], {}),
     ],
 )
-def test_torch_is_asked_if_only_the_driver_knows(root, files, environ):
+def test_torch_is_queried_if_only_the_driver_knows(root, files, environ):
     torch = Torch(5)
     assert count_gpu(root=root(files), environ=environ, ask=torch) == 5
     assert torch.asked == ["cuda"]
@@ -159,7 +159,7 @@ def test_torch_is_asked_if_only_the_driver_knows(root, files, environ):
         ),
     ],
 )
-def test_no_gpu_is_an_error_that_says_what_was_read(root, files, environ, why):
+def test_the_error_without_a_gpu_names_what_was_read(root, files, environ, why):
     with pytest.raises(UsageError) as caught:
         count_gpu(root=root(files), environ=environ, ask=Torch())
     assert why in str(caught.value)
@@ -239,7 +239,7 @@ def test_accelerators_else_processors_without_torch(root, files, environ, expect
     ],
 )
 @pytest.mark.parametrize(("answer", "expected"), [(3, 3), (0, 6)])
-def test_torch_is_asked_about_other_accelerators(root, files, platform, answer, expected):
+def test_torch_is_queried_about_other_accelerators(root, files, platform, answer, expected):
     torch = Torch(answer)
     count = count_auto(root=root(files), environ={}, platform=platform, affinity=6, ask=torch)
     assert count == expected

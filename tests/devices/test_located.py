@@ -100,7 +100,7 @@ def test_amds_are_in_the_order_of_the_kernel(root, environ, expected):
     assert addresses(root(AMD), environ) == expected
 
 
-def test_with_two_vendors_torch_is_asked(root):
+def test_with_two_vendors_torch_is_queried(root):
     assert find_visible_devices(root(AMD | ALIKE), {}) is None
 
 

@@ -211,7 +211,7 @@ class NoSize:
         (lambda a: 0, More, ["it also needs 'b'", "it also needs 'c'"]),
     ],
 )
-def test_what_a_caller_of_theirs_misses_in_ours(theirs, ours, found):
+def test_parameters_of_torch_that_plaunch_lacks(theirs, ours, found):
     assert page.differences(theirs, ours) == found
 
 

@@ -59,7 +59,7 @@ def test_every_check_is_on_the_page():
     assert found == set(gpu_page.CHECKS)
 
 
-def test_what_came_out():
+def test_the_page_has_the_results():
     rows = page().splitlines()
     for row in (
         "| GPU | a big one |",
@@ -93,7 +93,7 @@ def test_what_is_a_success(found, is_success):
     assert gpu_page.is_success(found) == is_success
 
 
-def test_a_run_without_a_gpu_says_so():
+def test_the_page_of_a_run_without_a_gpu_states_it():
     assert gpu_page.STAND_IN in page(is_stand_in=True)
     assert gpu_page.STAND_IN not in page()
 

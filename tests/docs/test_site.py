@@ -291,6 +291,44 @@ def test_the_modules_of_the_architecture_exist():
         assert (ROOT / "core/plaunch" / module).exists(), module
 
 
+def first_column(page, heading):
+    """Return the names in the first columns of the tables in a section."""
+    section = re.split(r"\n## ", page.partition(f"\n## {heading}\n")[2], maxsplit=1)[0]
+    rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)(?:\.py)?`", row)]
+
+
+def modules_of(room):
+    """Return the modules and folders of a room."""
+    paths = (ROOT / "core/plaunch" / room).iterdir()
+    return sorted(
+        path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").exists()
+    )
+
+
+@pytest.mark.parametrize(
+    ("room", "heading"),
+    [
+        ("agent", "The room of the agent"),
+        ("process", "The room of processes"),
+        ("plugin", "How plugins are found and called"),
+    ],
+)
+def test_the_table_of_a_room_has_its_modules(room, heading):
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert sorted(first_column(page, heading)) == [
+        name for name in modules_of(room) if name != "__init__"
+    ]
+
+
+@pytest.mark.parametrize("room", ["", "cli", "launch", "rendezvous"])
+def test_each_module_of_a_room_is_named(room):
+    page = (ROOT / "docs/contributing.md").read_text()
+    section = page.partition("\n## Folders\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)(?:\.py)?`", section))
+    assert {name for name in modules_of(room) if not name.startswith("_")} <= named
+
+
 def test_the_text_of_the_diagram_is_inside_its_boxes(imports):
     for box in architecture.boxes(architecture.reduced(imports))[0].values():
         for line in (box.title, *box.lines):

@@ -168,7 +168,7 @@ def test_rendezvous_measures_torch_beside_plaunch(benchmark):
 
 
 @pytest.mark.usefixtures("etcd_server")
-def test_rendezvous_measures_over_etcd_and_says_if_torch_cannot(benchmark):
+def test_rendezvous_measures_over_etcd_and_reports_if_torch_cannot(benchmark):
     pytest.importorskip("torch")
     argv = ("--backend=etcd-v2", "--nodes=2", "--peer=torch", "--peer-nodes=2", "--check")
     done = benchmark("rendezvous.py", *argv, "--json")

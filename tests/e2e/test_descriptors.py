@@ -51,7 +51,7 @@ def open_files(agent):
 
 
 @pytest.mark.slow
-def test_workers_restart_although_strangers_use_all_descriptors(agents):
+def test_workers_restart_although_other_programs_use_all_descriptors(agents):
     port = free_port()
     host = start(agents, port, within(FEW, FEW))
     agents.until_round(0, host, workers=2)

@@ -401,7 +401,7 @@ def test_a_restarted_host_does_not_reset_the_budget(agents, endpoint, nnodes):
 
 
 @pytest.mark.slow
-def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
+def test_the_token_refuses_other_clients_and_stays_secret(agents, endpoint):
     with_token = {"PLAUNCH_RDZV_TOKEN": TOKEN}
     first = agents.start(*options(endpoint, "1:2"), **with_token)
     agents.until_round(0, first)

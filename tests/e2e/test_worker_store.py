@@ -172,7 +172,7 @@ def test_a_job_without_torch_starts_no_host(faked):
 
 
 @pytest.mark.parametrize("how", ["script", "module", "run-path", "no-python", "PYTHON_EXEC"])
-def test_whatever_workers_run(faked, how, tmp_path):
+def test_workers_of_each_kind_use_the_store(faked, how, tmp_path):
     script, environ, options = faked.write("asking.py", ASKING), {}, []
     if how == "module":
         options, script = ["-m"], "asking"

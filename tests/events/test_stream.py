@@ -392,7 +392,7 @@ def test_workers_that_fail_because_a_node_is_gone_are_not_the_cause(recorder):
     ]
 
 
-def test_the_page_says_which_hook_and_which_events_a_notification_has(clock):
+def test_the_page_lists_the_hook_and_the_events_of_each_notification(clock):
     page = (pathlib.Path(__file__).parents[2] / "docs" / "events.md").read_text()
     lines = page.partition("| notification | hook |")[2].partition("\n\n")[0].split("\n")[2:]
     rows = [[re.findall(r"`([\w.]+)`", cell) for cell in line[1:].split("|")] for line in lines]

@@ -190,10 +190,10 @@ def test_nothing_is_watched_without_a_timeout():
     plugin.plaunch_after_rendezvous(make_group())
 
 
-@pytest.mark.parametrize("timeout", ["auto", 5, "10m"])
-def test_a_timeout_given_in_code(timeout):
+@pytest.mark.parametrize(("timeout", "seconds"), [("auto", 1800.0), (5, 5.0), ("10m", 600.0)])
+def test_a_timeout_given_in_code(timeout, seconds):
     (found,) = extensions(hang_timeout=timeout)
-    found.stop(None)
+    assert found._longest == seconds
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_node_that_does_not_watch(make):
     assert job.reported == [[], []]
 
 
-def test_the_warning_says_that_an_action_has_no_effect(make):
+def test_an_action_without_effect_is_a_warning(make):
     job = make(None, watch(), None)
     job.sample(60)
     assert job.said[0][0] == (

@@ -29,7 +29,7 @@ from helpers.waiting import BOUND, wait_for_files
 SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
 
 
-class Told(list):
+class RecordedNotifications(list):
     """The notifications of an agent."""
 
     def of(self, kind):
@@ -56,7 +56,7 @@ class PretendAgent(SimpleElasticAgent):
         health_checks=None,
         **spec,
     ):
-        self.told = Told()
+        self.notifications = RecordedNotifications()
         if max_restarts is None:
             max_restarts = getattr(handler, "max_restarts", 3)
         super().__init__(
@@ -72,7 +72,7 @@ class PretendAgent(SimpleElasticAgent):
             exit_barrier_timeout,
             services=AgentServices(
                 signal_policy=policy,
-                notify=self.told.append,
+                notify=self.notifications.append,
                 watchdog=watchdog,
                 health_checks=health_checks,
             ),
@@ -115,7 +115,7 @@ class PretendAgent(SimpleElasticAgent):
 
     def started(self):
         """Return the attempt and the round of every start."""
-        groups = [m.group for m in self.told.of(notifications.WorkersStarted)]
+        groups = [m.group for m in self.notifications.of(notifications.WorkersStarted)]
         return [(group.attempt, group.round) for group in groups]
 
 
@@ -172,7 +172,7 @@ class Node:
     def __init__(self, folder, handler):
         self.folder = folder
         self.handler = handler
-        self.told = Told()
+        self.notifications = RecordedNotifications()
 
     def agent(self, script, nproc=2, *, max_restarts=None, kind=LocalElasticAgent, **options):
         """Create the agent with these options."""
@@ -192,7 +192,7 @@ class Node:
         return kind(
             spec,
             logs,
-            services=AgentServices(notify=self.told.append, **services),
+            services=AgentServices(notify=self.notifications.append, **services),
             **{"shutdown_timeout": 30, **options},
         )
 
@@ -242,7 +242,7 @@ class Node:
 
     def exits(self):
         """Return the exits of workers."""
-        return [m.exit for m in self.told.of(notifications.WorkerExited)]
+        return [m.exit for m in self.notifications.of(notifications.WorkerExited)]
 
 
 # One node of a job over a real store; its argument has the settings of rendezvous and spec.

@@ -115,7 +115,7 @@ def check(kept):
     assert kept.closed == 1
 
 
-def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
+def test_events_are_only_made_for_readers(monkeypatch, caplog):
     monkeypatch.setattr(parts, "EVENTS", "no_such_package:find")
     caplog.set_level("WARNING", "plaunch")
     elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
@@ -130,7 +130,7 @@ def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
     assert "this launch took" not in caplog.text
 
 
-def test_an_option_of_an_event_handler_is_checked_although_nobody_reads_events(caplog):
+def test_an_option_of_an_event_handler_is_checked_without_readers(caplog):
     caplog.set_level("WARNING", "plaunch")
     config = LaunchConfig(1, 1, 1, options={"event_conf": ["jsonl.path=events"]})
     with pytest.raises(UsageError, match=r"jsonl"):
@@ -293,7 +293,7 @@ def test_a_launcher_whose_handler_never_returns_exits(tmp_path, script):
     assert "is abandoned" in done.stderr
 
 
-def test_a_console_that_nobody_reads_keeps_no_launcher(script):
+def test_a_blocked_console_does_not_hold_the_launcher(script):
     words = ["-m", "plaunch", "--event-log-handler=console", script]
     environ = {**os.environ, "LOGLEVEL": "CRITICAL"}
     with full_pipe() as writer:
@@ -301,7 +301,7 @@ def test_a_console_that_nobody_reads_keeps_no_launcher(script):
             assert process.wait(DEADLINE) == 0
 
 
-def test_a_handler_that_raises_is_named_and_the_others_go_on(kept, caplog):
+def test_a_handler_that_raises_is_named_and_the_others_continue(kept, caplog):
     launch("pass", kept, event_log_handler="broken,kept")
     check(kept)
     who = "event handler 'broken' (module tests.launch.test_event_stream)"

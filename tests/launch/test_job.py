@@ -60,7 +60,7 @@ def launch(backend, code="pass", **changes):
     return launch_agent(config(**changes), sys.executable, ["-c", code], plugins=[backend])
 
 
-def test_the_backend_is_told_of_the_launch(backend):
+def test_the_backend_gets_the_settings_of_the_launch(backend):
     launch(backend, role="trainer", max_restarts=4, node_rank=1, shutdown_timeout=7.0)
     job = replace(backend.params.job, restart_policy=None)
     assert job == JobSettings(1, shared={"--restart-policy": "standard"})
@@ -68,7 +68,7 @@ def test_the_backend_is_told_of_the_launch(backend):
     assert backend.released == ["shutdown"]
 
 
-def test_the_command_line_tells_the_same(backend, script):
+def test_the_backend_gets_the_settings_of_the_command_line(backend, script):
     argv = ["--rdzv-backend=job", "--rdzv-id=job", "--nproc-per-node=3", "--restart-delay=2s:1m"]
     assert main([*argv, str(script)], plugins=[backend]) == 0
     job = replace(backend.params.job, restart_policy=None)
@@ -104,7 +104,7 @@ def test_others_who_have_not_finished_are_waited_for_as_long_as_asked(backend, c
     assert "have not finished 0 s after this one" in caplog.text
 
 
-def test_the_job_goes_on_without_a_host_whose_workers_cannot_be_ended(backend, monkeypatch):
+def test_a_host_with_unkillable_workers_leaves_the_job(backend, monkeypatch):
     stuck = UnkillableWorkerError("pid 7 is stuck")
     monkeypatch.setattr(LocalElasticAgent, "run", raising(stuck))
     with pytest.raises(UnkillableWorkerError):

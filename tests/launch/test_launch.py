@@ -65,7 +65,7 @@ def test_a_failing_function_is_raised_with_its_traceback_or_exit_code(wrong, exi
     assert caught.value.exit_code == exit_code
 
 
-def test_a_restart_runs_everybody_again():
+def test_a_restart_runs_all_workers_again():
     launch = elastic_launch(config(max_restarts=2), functions.succeed_on_second_attempt)
     assert launch() == {0: 1, 1: 1}
 
@@ -76,11 +76,11 @@ def test_more_variables_for_all_workers():
 
 
 class Backend:
-    """A plugin in code: a rendezvous backend, and somebody who listens."""
+    """A plugin in code: a rendezvous backend, and hooks that record their calls."""
 
     def __init__(self):
         self.handler = FakeRendezvous("job")
-        self.told = []
+        self.calls = []
 
     @hookimpl
     def plaunch_rendezvous_backends(self):
@@ -96,11 +96,11 @@ class Backend:
 
     @hookimpl
     def plaunch_state_changed(self, new):
-        self.told.append(new.name)
+        self.calls.append(new.name)
 
     @hookimpl
     def plaunch_agent_finished(self, group, result):
-        self.told.append((group.run_id, dict(result.return_values)))
+        self.calls.append((group.run_id, dict(result.return_values)))
 
 
 def test_plugins_for_one_launch_take_part_in_it():
@@ -111,7 +111,7 @@ def test_plugins_for_one_launch_take_part_in_it():
     launch = elastic_launch(settings, functions.environment, plugins=[backend])
     values = {0: "blue-0", 1: "blue-1"}
     assert launch("COLOUR") == values
-    assert backend.told == ["HEALTHY", "SUCCEEDED", ("job", values)]
+    assert backend.calls == ["HEALTHY", "SUCCEEDED", ("job", values)]
     assert (backend.params.endpoint, backend.params.get("key")) == ("there", "value")
     assert backend.handler.shut_down
     with pytest.raises(UsageError, match="'pretend'"):
@@ -184,7 +184,7 @@ def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(script):
     assert not backend.handler.shut_down
 
 
-def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, script):
+def test_an_unexpected_exception_is_reported_as_an_internal_error(monkeypatch, capsys, script):
     explode = raising(ZeroDivisionError("impossible"))
     monkeypatch.setattr("plaunch.launch.launch_agent", explode)
     assert main([str(script)]) == 1
@@ -194,7 +194,7 @@ def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, cap
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_fork_beside_a_hook_that_has_not_returned_is_said(caplog, gate, start_method):
+def test_a_fork_during_a_hook_that_has_not_returned_is_logged(caplog, gate, start_method):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))
     manager = PluginManager.create([stands], limits=CallLimits(notification=0.01))
     function, settings = functions.rank_and_arguments, config(start_method=start_method)

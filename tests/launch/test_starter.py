@@ -96,7 +96,7 @@ def test_how_a_worker_that_it_has_started_ends_is_known():
     assert caught.value.failures[0].exitcode == -signal.SIGKILL
 
 
-def test_events_tell_what_it_did(tmp_path):
+def test_an_event_has_the_preloaded_modules(tmp_path):
     events = []
     recorder = plugin_of(
         "Recorder", plaunch_event_handlers=lambda: {"memory": lambda context: Handler(events)}
@@ -135,7 +135,7 @@ def test_a_signal_does_not_wait_for_it(gate):
     assert starter.calls[-1] == ("close",)
 
 
-def test_one_that_cannot_get_ready_is_asked_all_the_same(caplog):
+def test_a_starter_whose_preparation_fails_starts_the_workers(caplog):
     starter = Starter()
     starter.wait = lambda: {}["x"]
     launch(starter, "pass", nproc=1)

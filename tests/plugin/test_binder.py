@@ -21,32 +21,32 @@ WHO = "plugin 'A' (module helpers.hooks)"
 
 
 class Shelf:
-    """A binding of a third party's: what it is told, and what it says."""
+    """A binding of a third party; records its calls."""
 
-    def __init__(self, number, told):
-        self.number, self.told = number, told
+    def __init__(self, number, calls):
+        self.number, self.calls = number, calls
 
     @contextlib.contextmanager
     def applied(self):
-        self.told.append(f"starts {self.number}")
+        self.calls.append(f"starts {self.number}")
         yield
-        self.told.append(f"has started {self.number}")
+        self.calls.append(f"has started {self.number}")
 
     def bind(self, pid):
-        self.told.append(f"bound {pid}")
+        self.calls.append(f"bound {pid}")
 
     def describe(self):
         return {"shelf": str(self.number)}
 
 
 class Shelves:
-    """A binder of a third party's."""
+    """A binder of a third party."""
 
-    def __init__(self, told=None):
-        self.told = [] if told is None else told
+    def __init__(self, calls=None):
+        self.calls = [] if calls is None else calls
 
     def plan(self, nprocs):
-        return {rank: Shelf(rank, self.told) for rank in range(nprocs)}
+        return {rank: Shelf(rank, self.calls) for rank in range(nprocs)}
 
     def environment(self, local_rank, environ):
         return {"SHELF": str(local_rank), "RANK_THERE": environ["RANK"]}
@@ -117,13 +117,13 @@ def test_a_plugin_that_does_not_return_is_named(gate):
 
 
 def test_a_third_partys_binder_in_a_launch(tmp_path):
-    told = []
+    calls = []
     config = LaunchConfig(1, 1, 2)
     code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['SHELF'])"
-    launch = elastic_launch(config, sys.executable, plugins=[plugin("A", Shelves(told))])
+    launch = elastic_launch(config, sys.executable, plugins=[plugin("A", Shelves(calls))])
     launch("-c", code, str(tmp_path / "rank${local_rank}"))
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["0", "1"]
-    assert told == ["starts 0", "has started 0", "starts 1", "has started 1"]
+    assert calls == ["starts 0", "has started 0", "starts 1", "has started 1"]
 
 
 def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):

@@ -109,7 +109,7 @@ def test_what_is_no_environment_is_refused(result) -> None:
         contributed(contributor("A", result))
 
 
-def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(gate) -> None:
+def test_ctrl_c_ends_the_wait_for_a_plugin(gate) -> None:
     def interrupt(env):
         os.kill(os.getpid(), signal.SIGINT)
         gate.wait(BOUND)

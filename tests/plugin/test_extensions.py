@@ -24,22 +24,22 @@ CONTEXT = PluginContext("job", "role", "host")
 
 
 class Extension:
-    """Keeps what it is told."""
+    """Records the calls of its methods."""
 
     def __init__(self, error=None):
-        self.told = []
+        self.calls = []
         self._error = error
 
     def start(self, control):
         if self._error is not None:
             raise self._error
-        self.told.append(("start", control))
+        self.calls.append(("start", control))
 
     def handle(self, event):
-        self.told.append(("handle", event))
+        self.calls.append(("handle", event))
 
     def stop(self, result):
-        self.told.append(("stop", result))
+        self.calls.append(("stop", result))
 
 
 def created(answer):
@@ -65,7 +65,7 @@ def test_an_extension_has_its_events_and_its_end():
     item.handle("event")
     item.note_result("result")
     item.close()
-    assert extension.told == [("start", "control"), ("handle", "event"), ("stop", "result")]
+    assert extension.calls == [("start", "control"), ("handle", "event"), ("stop", "result")]
     item.rest()  # which it need not know
     item.release()
 
@@ -80,11 +80,11 @@ def test_events_wait_until_it_has_started():
     queue.put("late")
     queue.finish()
     queue.wait(time.monotonic() + 60)
-    assert [word for word, _ in extension.told] == ["start", "handle", "handle", "stop"]
+    assert [word for word, _ in extension.calls] == ["start", "handle", "handle", "stop"]
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("no")])
-def test_what_has_not_started_is_told_nothing(raised):
+def test_an_extension_that_has_not_started_gets_no_events(raised):
     extension = Extension(raised)
     item = ExtensionRunner("P", extension)
     if raised is not None:
@@ -94,7 +94,7 @@ def test_what_has_not_started_is_told_nothing(raised):
     queue.put("event")
     queue.finish()
     queue.wait(time.monotonic() + 60)
-    assert extension.told == []
+    assert extension.calls == []
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def test_an_extension_that_hangs_does_not_hold_the_launch(gate):
 
 
 def test_threads_of_its_own_may_rest(caplog):
-    told = []
+    rests = []
 
     threaded = Extension()
-    threaded.rest = lambda: told.append("rest")
+    threaded.rest = lambda: rests.append("rest")
     threaded.release = raising(ValueError("no thread"))
     item = ExtensionRunner("P", threaded)
     item.rest()
     item.release()
-    assert told == ["rest"]
+    assert rests == ["rest"]
     assert "an extension of P failed in release: ValueError: no thread" in caplog.text
 
 
@@ -216,7 +216,7 @@ class Handler:
         self.listeners[name] = listener
 
 
-def test_what_an_extension_hears_of_other_nodes(caplog):
+def test_an_extension_listens_to_other_nodes_on_a_thread(caplog):
     """It has a thread for it, so that it holds nobody, and is named if it fails."""
     agent = Agent()
     control = AgentControl(agent, "plugin 'acme'", agent.snapshot, Handler())
@@ -234,7 +234,7 @@ def test_what_an_extension_hears_of_other_nodes(caplog):
     assert control.published("acme", all_nodes=True) == {"a": "here"}
 
 
-def test_where_nodes_do_not_hear_each_other_nothing_is_heard():
+def test_without_messages_between_nodes_broadcasts_are_ignored():
     agent = Agent()
     control = AgentControl(agent, "plugin 'acme'", agent.snapshot, object())
     control.listen("acme", pytest.fail)
@@ -250,18 +250,18 @@ class Quiet(Extension):
 
 
 def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
-    told = []
+    created_here = []
     for kind in (Quiet, Extension):
         extension = kind()
         item = ExtensionRunner("P", extension)
         item.start("control")
         item.note_result("result")
-        told.append((item, extension))
-    for item, _ in told:
+        created_here.append((item, extension))
+    for item, _ in created_here:
         item.end()
-    (_, quiet), (_, other) = told
-    assert quiet.told == [("start", "control"), ("stop", "result")]
-    assert other.told == [("start", "control")]  # the queue of its events does it
+    (_, quiet), (_, other) = created_here
+    assert quiet.calls == [("start", "control"), ("stop", "result")]
+    assert other.calls == [("start", "control")]  # the queue of its events does it
 
 
 def test_what_takes_no_events_and_hangs_does_not_hold_the_end(gate, caplog):

@@ -137,7 +137,7 @@ OTHER = WorkersStarted(make_group())
 
 
 @pytest.fixture
-def told() -> list[str]:
+def calls() -> list[str]:
     return []
 
 
@@ -151,16 +151,16 @@ def manager(caplog):
     return create
 
 
-def listener(name: str, told: list[str], action=None, **marks: bool):
-    """A plugin called `name` that is told of two things, and does `action` at the first."""
+def listener(name: str, calls: list[str], action=None, **marks: bool):
+    """A plugin called `name` with two notification hooks, which runs `action` in the first."""
 
     def before(self, group):
-        told.append(name)
+        calls.append(name)
         if action is not None:
             action()
 
     def started(self, group):
-        told.append(f"{name} started")
+        calls.append(f"{name} started")
 
     hooks = {"plaunch_before_rendezvous": before, "plaunch_workers_started": started}
     marker = hookimpl(**marks) if marks else hookimpl
@@ -171,21 +171,22 @@ def listener(name: str, told: list[str], action=None, **marks: bool):
     ("marks", "order"),
     [({}, "abc"), ({"a": {"trylast": True}, "c": {"tryfirst": True}}, "cba")],
 )
-def test_the_order_is_that_of_names_but_for_marks_of_pluggy(manager, told, marks, order) -> None:
-    notify(manager(*(listener(name, told, **marks.get(name, {})) for name in "bca")), MOMENT)
-    assert told == list(order)
+def test_the_order_is_that_of_names_but_for_marks_of_pluggy(manager, calls, marks, order) -> None:
+    notify(manager(*(listener(name, calls, **marks.get(name, {})) for name in "bca")), MOMENT)
+    assert calls == list(order)
 
 
-def test_nobody_listens(manager) -> None:
+def test_a_notification_without_listeners_is_ignored(manager, caplog) -> None:
     notify(manager(), MOMENT)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines"), SystemExit(3)], ids=repr)
-def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog, error) -> None:
-    tested = manager(listener("a", told, raising(error)), listener("b", told))
+def test_a_plugin_that_fails_is_reported_and_switched_off(manager, calls, caplog, error) -> None:
+    tested = manager(listener("a", calls, raising(error)), listener("b", calls))
     for _ in range(3):
         notify(tested, MOMENT)
-    assert told == ["a", "b", "b", "b"]
+    assert calls == ["a", "b", "b", "b"]
     (record,) = caplog.records
     message = record.getMessage()
     assert f"{A} failed in plaunch_before_rendezvous" in message
@@ -194,60 +195,62 @@ def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog,
     assert record.exc_info is None
 
 
-def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplog) -> None:
+def test_an_error_without_a_text_does_not_reach_the_agent(manager, calls, caplog) -> None:
     class Mute(Exception):
         def __str__(self):
             raise KeyError("text")
 
-    notify(manager(listener("a", told, raising(Mute())), listener("b", told)), MOMENT)
-    assert told == ["a", "b"]
+    notify(manager(listener("a", calls, raising(Mute())), listener("b", calls)), MOMENT)
+    assert calls == ["a", "b"]
     (record,) = caplog.records
     assert "the job goes on: Mute: <its text is not available: KeyError>" in record.getMessage()
 
 
 def test_other_hooks_of_a_failed_plugin_stay_and_so_does_it_in_another_launch(
-    manager, told
+    manager, calls
 ) -> None:
-    plugin = listener("a", told, raising(RuntimeError()))
+    plugin = listener("a", calls, raising(RuntimeError()))
     tested = manager(plugin)
     notify(tested, MOMENT)
     notify(tested, OTHER)
-    assert told == ["a", "a started"]
+    assert calls == ["a", "a started"]
     notify(manager(plugin), MOMENT)
-    assert told[2:] == ["a"]
+    assert calls[2:] == ["a"]
 
 
-def test_the_traceback_is_logged_on_request(manager, told, caplog) -> None:
+def test_the_traceback_is_logged_on_request(manager, calls, caplog) -> None:
     error = RuntimeError("why")
-    notify(manager(listener("a", told, raising(error)), PLAUNCH_DEBUG="1"), MOMENT)
+    notify(manager(listener("a", calls, raising(error)), PLAUNCH_DEBUG="1"), MOMENT)
     (record,) = caplog.records
     assert record.exc_info[1] is error
 
 
-def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, told, caplog, gate) -> None:
+def test_ctrl_c_ends_the_wait_for_a_plugin(manager, calls, caplog, gate) -> None:
     def interrupt():
         os.kill(os.getpid(), signal.SIGINT)
         gate.wait(BOUND)
 
-    tested = manager(listener("a", told, interrupt))
+    tested = manager(listener("a", calls, interrupt))
     with pytest.raises(KeyboardInterrupt):
         notify(tested, MOMENT)
     assert not caplog.records
 
 
-def test_a_plugin_that_does_not_return_is_left_to_itself(manager, told, caplog, gate) -> None:
+def test_a_plugin_that_does_not_return_is_not_called_until_it_does(
+    manager, calls, caplog, gate
+) -> None:
     threads = []
 
     def stand():
         threads.append(threading.current_thread())
         gate.wait(BOUND)
 
-    tested = manager(listener("a", told, stand), listener("b", told), limits=SHORT)
+    tested = manager(listener("a", calls, stand), listener("b", calls), limits=SHORT)
     assert tested.left_behind() == []
     notify(tested, MOMENT)
     notify(tested, MOMENT)
     notify(tested, OTHER)
-    assert told == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
+    assert calls == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
     assert tested.left_behind() == [A]
     (record,) = caplog.records
     assert record.getMessage() == (
@@ -259,11 +262,11 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(manager, told, caplog, 
     threads[0].join()
     notify(tested, MOMENT)
     notify(tested, OTHER)
-    assert told[4:] == ["b", "a started", "b started"]
+    assert calls[4:] == ["b", "a started", "b started"]
     assert tested.left_behind() == []
 
 
-def test_one_that_returns_after_all_is_not_called_again(manager, told, caplog, gate) -> None:
+def test_one_that_returns_after_all_is_not_called_again(manager, calls, caplog, gate) -> None:
     ended = threading.Event()
 
     def dawdle():
@@ -271,25 +274,25 @@ def test_one_that_returns_after_all_is_not_called_again(manager, told, caplog, g
         ended.set()
         raise RuntimeError("too late to be heard")
 
-    tested = manager(listener("a", told, dawdle), limits=SHORT)
+    tested = manager(listener("a", calls, dawdle), limits=SHORT)
     notify(tested, MOMENT)
     gate.set()
     assert ended.wait(BOUND)
     notify(tested, MOMENT)
-    assert told == ["a"]
+    assert calls == ["a"]
     assert len(caplog.records) == 1
 
 
-def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, told) -> None:
+def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, calls) -> None:
     threads = []
-    tested = manager(listener("a", told, lambda: threads.append(threading.current_thread())))
+    tested = manager(listener("a", calls, lambda: threads.append(threading.current_thread())))
     notify(tested, MOMENT)
     (thread,) = threads
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
 
 
-def test_what_a_hook_starts_can_be_ended(manager, told, caplog) -> None:
+def test_what_a_hook_starts_can_be_ended(manager, calls, caplog) -> None:
     codes = []
 
     def start():
@@ -297,27 +300,29 @@ def test_what_a_hook_starts_can_be_ended(manager, told, caplog) -> None:
         child.terminate()
         codes.append(child.wait(BOUND))
 
-    notify(manager(listener("a", told, start)), MOMENT)
+    notify(manager(listener("a", calls, start)), MOMENT)
     assert codes == [-signal.SIGTERM]
 
 
 @pytest.mark.parametrize(
     "why", ["can't start new thread", "can't create new thread at interpreter shutdown"]
 )
-def test_without_threads_nobody_is_told(manager, told, monkeypatch, caplog, why) -> None:
-    tested = manager(listener("a", told), listener("b", told))
+def test_notifications_are_dropped_without_threads(
+    manager, calls, monkeypatch, caplog, why
+) -> None:
+    tested = manager(listener("a", calls), listener("b", calls))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raising(RuntimeError(why)))
         notify(tested, MOMENT)
         notify(tested, OTHER)
-    assert told == []
+    assert calls == []
     (record,) = caplog.records
     assert (
         f"{A} was not notified (plaunch_before_rendezvous), and neither was any other plugin: "
         in record.getMessage()
     )
     notify(tested, MOMENT)
-    assert told == ["a", "b"]
+    assert calls == ["a", "b"]
 
 
 # --- SIGCHLD --------------------------------------------------------------------------------------
@@ -462,11 +467,11 @@ RAISERS = {
 
 
 @pytest.mark.parametrize("name", RAISERS)
-def test_who_has_raised(culprits, name) -> None:
+def test_the_plugin_whose_code_raised_is_named(culprits, name) -> None:
     assert named(culprits, raised_by(name)) == RAISERS[name]
 
 
-def test_who_has_called_what_raised(culprits) -> None:
+def test_the_plugin_that_called_the_failing_code_is_named(culprits) -> None:
     error = raised_by("alone", "json.loads('{')")
     assert isinstance(error, json.JSONDecodeError)
     assert named(culprits, error) == "plugin 'alone'"

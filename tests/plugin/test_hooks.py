@@ -107,7 +107,7 @@ def test_every_hook_has_a_caller() -> None:
         if notification in HOOK_OF
     ],
 )
-def test_a_notification_has_all_that_its_hook_tells(notification) -> None:
+def test_a_notification_has_the_arguments_of_its_hook(notification) -> None:
     wanted = set(inspect.signature(HOOKS[HOOK_OF[notification]]).parameters)
     assert wanted <= {field.name for field in fields(notification)}
 
@@ -175,8 +175,8 @@ def test_plaunch_worker_starter() -> None:
 
 
 def test_plaunch_extensions() -> None:
-    told = []
-    extension = SimpleNamespace(start=told.append, handle=print, stop=print)
+    calls = []
+    extension = SimpleNamespace(start=calls.append, handle=print, stop=print)
     manager = plugin_manager(
         plugin_of(
             plaunch_extensions=lambda context: [extension] if context.run_id == "job" else None
@@ -186,7 +186,7 @@ def test_plaunch_extensions() -> None:
     assert create_extensions(manager, PluginContext("other", "role", "host")) == []
     (item,) = create_extensions(manager, CONTEXT)
     item.start("control")
-    assert told == ["control"]
+    assert calls == ["control"]
 
 
 def test_plaunch_doctor_checks() -> None:
@@ -204,21 +204,21 @@ def test_plaunch_doctor_checks() -> None:
 # --- the hooks that tell --------------------------------------------------------------------------
 
 
-def test_what_a_plugin_is_told() -> None:
-    told = []
+def test_the_arguments_of_notification_hooks() -> None:
+    calls = []
     plugin = plugin_of(
-        plaunch_before_rendezvous=lambda group: told.append(("before", group)),
-        plaunch_after_rendezvous=lambda group: told.append(("after", group)),
-        plaunch_workers_started=lambda group: told.append(("started", group)),
-        plaunch_before_stop=lambda group, cause: told.append((cause, group)),
-        plaunch_worker_exited=lambda exit, group: told.append((exit, group)),
-        plaunch_state_changed=lambda group, old, new: told.append((group, old, new)),
-        plaunch_agent_finished=lambda group, result: told.append((group, result)),
+        plaunch_before_rendezvous=lambda group: calls.append(("before", group)),
+        plaunch_after_rendezvous=lambda group: calls.append(("after", group)),
+        plaunch_workers_started=lambda group: calls.append(("started", group)),
+        plaunch_before_stop=lambda group, cause: calls.append((cause, group)),
+        plaunch_worker_exited=lambda exit, group: calls.append((exit, group)),
+        plaunch_state_changed=lambda group, old, new: calls.append((group, old, new)),
+        plaunch_agent_finished=lambda group, result: calls.append((group, result)),
     )
     manager = plugin_manager(plugin)
     for moment in MOMENTS:
         notify(manager, moment)
-    assert told == [
+    assert calls == [
         ("before", GROUP),
         ("after", GROUP),
         ("started", GROUP),

@@ -149,7 +149,7 @@ def test_a_logs_spec_is_a_class_derived_from_logs_specs(site, value) -> None:
         site.manager().get(LOGS_SPECS, "flat")
 
 
-def test_a_bare_thing_may_be_any_callable(site) -> None:
+def test_a_factory_can_be_any_callable(site) -> None:
     site.install(
         "acme",
         {COUNTS: {"partial": "mod:partial", "instance": "mod:instance", "builtin": "os:cpu_count"}},

@@ -100,7 +100,7 @@ def test_only_what_is_selected_is_imported(site) -> None:
     assert "mod_one" not in sys.modules
 
 
-def test_selected_tells_what_was_loaded_and_from_where(site) -> None:
+def test_selected_returns_what_was_loaded_and_from_where(site) -> None:
     site.install(
         "acme", {COUNTS: {"one": "mod_one:count [x]"}}, version="1.5", mod_one=COUNTER.format(1)
     )
@@ -260,7 +260,7 @@ def torch_too(site):
     return site
 
 
-def test_torchs_default_logs_spec_gives_way_to_ours(torch_too) -> None:
+def test_plaunchs_default_logs_spec_has_priority_over_torchs(torch_too) -> None:
     manager = torch_too.manager()
     assert manager.get(LOGS_SPECS, "default").__name__ == "DefaultLogsSpecs"
     assert "fake_torch" not in sys.modules
@@ -273,7 +273,7 @@ def test_a_third_default_does_not(torch_too) -> None:
         torch_too.manager().get(LOGS_SPECS, "default")
 
 
-def test_without_ours_torchs_default_is_the_default(torch_too) -> None:
+def test_without_plaunchs_default_torchs_is_the_default(torch_too) -> None:
     manager = torch_too.manager("no:plaunch:default")
     assert manager.get(LOGS_SPECS, "default").__name__ == "Specs"
 
@@ -282,7 +282,7 @@ def test_without_ours_torchs_default_is_the_default(torch_too) -> None:
 
 
 @pytest.mark.parametrize("word", ["no:cpu", "no:device_counts:cpu", "no:plaunch:cpu"])
-def test_a_blocked_name_is_no_choice_and_selecting_it_says_what_blocks_it(word) -> None:
+def test_the_error_of_a_blocked_name_names_the_blocker(word) -> None:
     manager = plugin_manager(words=[word])
     assert "cpu" not in manager.names(DEVICE_COUNTS)
     for name in ("cpu", "plaunch:cpu"):

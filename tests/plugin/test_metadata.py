@@ -135,7 +135,7 @@ def test_a_malformed_line_is_reported_and_skipped(tmp_path, caplog) -> None:
     assert "a-1.dist-info" in record.getMessage()
 
 
-def test_bytes_that_are_no_text_spoil_nothing_else(tmp_path) -> None:
+def test_bytes_that_are_not_text_affect_only_their_entry(tmp_path) -> None:
     folder = write(tmp_path, "a-1.dist-info")
     (folder / "entry_points.txt").write_bytes(b"[%s]\nx = \xff\xfe\ny = a:b\n" % GROUP.encode())
     assert [entry.name for entry in scan(GROUPS, [str(tmp_path)])] == ["x", "y"]
@@ -236,7 +236,7 @@ class Finder(importlib_metadata.DistributionFinder):
         return [Odd()]
 
 
-def test_other_finders_are_asked(monkeypatch) -> None:
+def test_other_finders_are_searched(monkeypatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
     assert [e.distribution.version for e in scan(GROUPS) if e.name == "odd"] == ["5"]
 

@@ -132,7 +132,7 @@ def test_values_that_are_none(values, environ, message):
 
 
 class Recorded:
-    """Keeps what its hook is told, and runs nothing."""
+    """Records the contexts that its hook gets; has no extension."""
 
     def __init__(self):
         self.contexts = []
@@ -278,7 +278,7 @@ def test_autoload(value, expected) -> None:
     assert Selection((), environ).autoload is expected
 
 
-def test_a_blocker_tells_where_it_was_said() -> None:
+def test_a_blocker_names_its_source() -> None:
     words = Selection(["no:x"], {"PLAUNCH_PLUGINS": "no:y"})
     assert words.blocker("rendezvous", "x") == "-p no:x"
     assert words.blocker("rendezvous", "y") == "'no:y' in PLAUNCH_PLUGINS"

@@ -26,7 +26,7 @@ from helpers.programs import run_python
 from helpers.waiting import BOUND
 
 FAILURE = Failure(Cause.WORKER, 0, "node0", 1, message="exit code 1", time=1.0)
-RESTART = Decision(RestartAction.RESTART, "as told")
+RESTART = Decision(RestartAction.RESTART, "as decided")
 
 
 def context(host="node0", **settings):
@@ -166,11 +166,11 @@ def test_what_all_nodes_must_agree_about() -> None:
 
 
 def test_the_chosen_policy_decides() -> None:
-    told = []
-    plugin = policies(lambda *args: told.append(args) or RESTART)
+    calls = []
+    plugin = policies(lambda *args: calls.append(args) or RESTART)
     policy = LaunchRestartPolicy(plugin_manager(plugin), context(restart_policy="mine"))
     assert policy.decide(FAILURE, []) == RESTART
-    assert told == [(FAILURE, [])]
+    assert calls == [(FAILURE, [])]
     assert [one.host for one in plugin.contexts] == ["node0"]
 
 
@@ -206,7 +206,7 @@ def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, c
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(0)])
-def test_a_policy_that_raises_stops_nobody(error, caplog) -> None:
+def test_a_policy_that_raises_does_not_prevent_the_restart(error, caplog) -> None:
     asked = []
 
     def decide(failure, history):
@@ -220,7 +220,7 @@ def test_a_policy_that_raises_stops_nobody(error, caplog) -> None:
     assert f"failed in decide: {type(error).__name__}" in caplog.text
 
 
-def test_a_policy_that_does_not_answer_is_not_asked_again(caplog) -> None:
+def test_a_policy_that_does_not_return_is_not_called_again(caplog) -> None:
     asked, free = [], threading.Event()
 
     def decide(failure, history):
@@ -279,7 +279,7 @@ def test_a_signal_policy_decides() -> None:
     assert policy.action(signal.SIGUSR1) is SignalAction.NOTIFY
 
 
-def test_a_signal_policy_that_does_not_return_is_asked_once(gate, caplog) -> None:
+def test_a_signal_policy_that_does_not_return_is_called_once(gate, caplog) -> None:
     slow = SignalPolicy(lambda: gate.wait(BOUND))
     policy = LaunchSignalPolicy(slow, WHO, timeout=0.01)
     assert policy.action(signal.SIGUSR1) is SignalAction.STOP

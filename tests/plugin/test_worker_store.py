@@ -35,19 +35,19 @@ with socket.socket(fileno=int(sys.argv[1])).accept()[0] as client:
 
 
 class Store:
-    """A store of a third party's, which is a process that says something to whoever connects."""
+    """A store of a third party: a process that greets each client."""
 
-    def __init__(self, store_round, told, lost=None):
-        self.round, self.told, self.lost = store_round, told, lost
+    def __init__(self, store_round, calls, lost=None):
+        self.round, self.calls, self.lost = store_round, calls, lost
         self.listener = socket.create_server((store_round.address, store_round.port))
         self.process = None
-        told.append(f"opened for {store_round.nodes} with {store_round.entrypoint}")
+        calls.append(f"opened for {store_round.nodes} with {store_round.entrypoint}")
 
     def watch(self, workers):
         fd = self.listener.fileno()
         command = [sys.executable, "-c", TELLING, str(fd)]
         self.process = self.round.start(command, self.round.environ, pass_fds=(fd,))
-        self.told.append(f"{len(workers)} workers")
+        self.calls.append(f"{len(workers)} workers")
 
     def wait_for_guests(self, patience):
         pass
@@ -67,7 +67,7 @@ class Store:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        self.told.append("closed")
+        self.calls.append("closed")
 
 
 def plugin(name, answer):
@@ -79,13 +79,13 @@ def store_of(*plugins, words=(), **settings):
     return find_worker_store(plugin_manager(*plugins, words=words), context_of(**settings))
 
 
-def test_it_is_plaunchs_own_which_nobody_loads_before_it_is_opened():
+def test_plaunchs_own_store_is_not_loaded_before_it_is_opened():
     plugins = plugin_manager(plugin("A", lambda context: None), words=NO_OTHERS)
     assert find_worker_store(plugins, context_of(worker_store="agent")) is open_default_store
     assert [loaded.name for loaded in plugins.selected()] == ["A"]
 
 
-def test_it_is_nobodys_where_a_worker_is_to_host_it_or_it_is_blocked():
+def test_there_is_no_store_if_a_worker_hosts_it_or_it_is_blocked():
     def refuse(context):
         raise AssertionError("it is asked")
 
@@ -119,12 +119,12 @@ def test_a_plugin_that_answers_with_something_else_is_named():
 def test_a_third_partys_store_in_a_launch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLAUNCH_ACME_TOKEN", "secret")
-    told = []
-    offered = plugin("A", lambda context: lambda store_round: Store(store_round, told))
+    calls = []
+    offered = plugin("A", lambda context: lambda store_round: Store(store_round, calls))
     elastic_launch(LaunchConfig(1, 1, 1), sys.executable, plugins=[offered])("-c", ASKING)
     assert (tmp_path / "said").read_text() == "True helper None\n"
-    assert told[:2] == [f"opened for 1 with {sys.executable}", "1 workers"]
-    assert set(told[2:]) == {"closed"}
+    assert calls[:2] == [f"opened for 1 with {sys.executable}", "1 workers"]
+    assert set(calls[2:]) == {"closed"}
 
 
 def test_a_store_that_is_lost_is_a_failure_of_the_round():
@@ -141,7 +141,7 @@ def test_without_any_the_worker_of_rank_0_hosts_it():
     assert run_python(*launch, sys.executable, "-c", code, check=True).stdout == "False\n"
 
 
-def test_a_package_that_is_gone_is_said_when_it_is_wanted(monkeypatch):
+def test_a_missing_package_is_an_error_when_the_store_is_opened(monkeypatch):
     monkeypatch.setattr(parts, "OPEN_WORKER_STORE", "plaunch_gone:open_store")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
         open_default_store(None)

@@ -28,7 +28,7 @@ def test_the_table_has_no_other_modules():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("distribution", "module"), MODULES)
-def test_a_package_can_be_preloaded_as_the_table_says(tmp_path, distribution, module):
+def test_a_package_can_be_preloaded_as_in_the_table(tmp_path, distribution, module):
     if not table.version_of(distribution):
         pytest.skip(f"{distribution} is not installed")
     result = table.read_rows().get(module, table.WORKS)

@@ -47,7 +47,7 @@ def test_what_was_reaped_through_its_own_handle_is_known(exitcode):
     assert worker.poll() == exitcode
 
 
-def test_what_somebody_else_has_reaped_is_no_success(caplog):
+def test_a_process_that_other_code_has_reaped_did_not_succeed(caplog):
     program, worker = start_child("")
     os.waitpid(program.pid, 0)  # as a program does that waits for any child
     assert worker.poll() == LOST_EXIT_CODE
@@ -262,7 +262,7 @@ def test_the_environment_switches_pidfds_off(watch, start):
 
 
 @PIDFDS
-def test_a_kernel_that_refuses_a_pidfd_is_lived_with(watch, start, monkeypatch):
+def test_a_process_without_a_pidfd_is_polled(watch, start, monkeypatch):
     asked, given = [], os.pidfd_open
 
     def refuse_the_second(pid):

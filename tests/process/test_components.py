@@ -66,7 +66,7 @@ def test_an_observer_gets_the_exits_that_the_context_keeps(start):
     assert observer.steps[-1] == "gone"
 
 
-def test_an_agent_says_which_worker_has_ended(start):
+def test_observers_get_the_worker_of_an_exit(start):
     observer = Observer()
     infos = ContextComponents(
         observer=observer, worker_info=lambda rank, pid: WorkerInfo(rank, 4, 0, 8, 8, pid)
@@ -90,7 +90,7 @@ def test_a_start_that_fails_is_not_observed(start):
     assert (observer.exits, observer.steps) == ([], [])
 
 
-def test_an_exit_that_counts_as_a_failure_after_a_stop_says_so(start):
+def test_an_exit_can_become_a_failure_after_the_stop(start):
     observer = Observer()
     context = start(ContextComponents(observer=observer), SLEEP)
     context.close()

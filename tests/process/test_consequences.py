@@ -229,7 +229,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_what_torch_says_when_a_peer_has_gone(tmp_path) -> None:
+def test_the_errors_of_torch_for_a_lost_peer(tmp_path) -> None:
     """Real jobs of two, whose rank 1 is killed or falls silent."""
     pytest.importorskip("torch.distributed")
     for job, script in JOBS.items():
@@ -261,7 +261,7 @@ def test_the_headline_has_the_words_that_matter() -> None:
     assert found.brief.startswith("RuntimeError: [/pytorch/third_party/gloo/")
 
 
-def test_what_a_script_makes_of_it_is_one_as_well() -> None:
+def test_an_error_raised_from_a_consequence_is_one() -> None:
     lines = [HEADER, FRAME, GLOO, "", DIRECT, "", HEADER, FRAME, "OSError: no checkpoint"]
     found = failure(*lines)
     assert found.consequence == ("Connection closed by peer [127.0.0.1]:53469", True)
@@ -279,7 +279,7 @@ def test_what_went_wrong_while_it_was_handled_is_none() -> None:
     assert failure(HEADER, FRAME, NEVER, "", WHILE, "", HEADER, FRAME, GLOO).is_consequence
 
 
-def test_an_error_file_with_both_says_the_same(child_file) -> None:
+def test_an_error_file_with_both_gives_the_same_result(child_file) -> None:
     for link, is_one in ((DIRECT, True), (WHILE, False)):
         lines = [HEADER, FRAME, GLOO, "", link, "", HEADER, FRAME, "OSError: no checkpoint"]
         extra = {"py_callstack": "\n".join(lines)}
@@ -312,7 +312,7 @@ def test_what_was_only_shown_before_is_none() -> None:
     assert not failure(HEADER, FRAME, GLOO, exitcode=3).is_consequence
 
 
-def test_an_error_file_says_it_too(child_file) -> None:
+def test_a_consequence_is_found_in_an_error_file(child_file) -> None:
     message = {"message": GLOO, "extraInfo": {"py_callstack": f"{HEADER}\n{FRAME}\n{GLOO}"}}
     found = ProcessFailure(0, 7, 1, child_file({"message": message}))
     assert (found.is_consequence, found.place) == (True, "train.py:39")
@@ -341,7 +341,7 @@ def test_an_abort_for_a_fault_of_its_own_is_none(lines) -> None:
     assert not failure(*lines, exitcode=-6).is_consequence
 
 
-def test_what_the_log_of_the_watchdog_says_is_enough() -> None:
+def test_the_log_line_of_the_watchdog_is_enough() -> None:
     line = "[rank0]:[E1124 10:22:33.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective"
     assert failure(f"{line} operation timeout: WorkNCCL(SeqNum=1)", exitcode=-6).is_consequence
 

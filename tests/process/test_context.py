@@ -116,7 +116,7 @@ def test_the_period_does_not_exceed_the_timeout(monkeypatch):
     assert sleeps == [1, 1, 0.5]
 
 
-def test_it_has_no_descriptors_and_tells_no_exits():
+def test_a_plain_context_has_no_descriptors_and_no_exits():
     context = make()
     assert context.exit_fds() is None
     assert context.take_exits() == []
@@ -133,7 +133,7 @@ def test_it_has_no_descriptors_and_tells_no_exits():
         ((None, -1), (signal.SIGTERM, 0)),
     ],
 )
-def test_close_fills_in_what_is_not_said(asked, given):
+def test_close_has_defaults(asked, given):
     context = make(shutdown_timeout=12.5)
     context.close(*asked)
     assert context.closed == [given]
@@ -278,7 +278,7 @@ def test_a_wrong_set_of_ranks_is_spelt_out(ranks, message):
     assert str(error.value) == message
 
 
-def test_a_rank_mapping_error_is_torchruns_and_ours():
+def test_a_rank_mapping_error_has_the_types_of_torchrun_and_plaunch():
     with pytest.raises(RuntimeError) as error:
         validate_ranks("args", {}, 1)
     assert isinstance(error.value, PlaunchError)

@@ -88,7 +88,7 @@ LINKS = list(itertools.product([DIRECT, WHILE], repeat=2))
 @pytest.mark.parametrize("message", [[], [f"\tsize {n}" for n in range(40)]])
 @pytest.mark.parametrize("original", [[], [f"Original {HEADER}", *CALLS, "OSError: no shard"]])
 @pytest.mark.parametrize("threads", range(4))
-def test_what_is_kept_says_the_same_as_the_whole(links, message, original, threads) -> None:
+def test_an_excerpt_has_the_headline_of_the_whole(links, message, original, threads) -> None:
     lines = [f"step {n}" for n in range(9)]
     for number, link in enumerate(["", *links]):
         lines += ["", link, "", HEADER, *CALLS, f"ValueError: bad {number}" if number else GLOO]
@@ -101,7 +101,7 @@ def test_what_is_kept_says_the_same_as_the_whole(links, message, original, threa
     assert kept.consequence == whole.consequence
 
 
-def test_an_end_by_cpp_keeps_what_it_says() -> None:
+def test_an_excerpt_keeps_the_message_of_a_cpp_exception() -> None:
     what = "  what():  [Rank 0] Watchdog caught collective operation timeout"
     lines = ["step 1", "terminate called after throwing an instance of 'E'", what]
     lines += [f"frame #{n}: c10d::work()" for n in range(40)]

@@ -35,7 +35,7 @@ def failure_at(timestamp, exitcode=1, local_rank=0):
 @pytest.mark.parametrize(
     "content", ["{}", '{"message": null}', '{"message": ""}', '{"message": {}}', "half", ""]
 )
-def test_a_file_without_a_message_is_not_said_to_be_missing(child_file, content):
+def test_a_file_without_a_message_is_not_reported_as_missing(child_file, content):
     path = child_file(content)
     failure = ProcessFailure(0, 4242, 17, path)
     report = str(ChildFailedError("train.py", {0: failure}))
@@ -46,7 +46,7 @@ def test_a_file_without_a_message_is_not_said_to_be_missing(child_file, content)
 
 
 @pytest.mark.parametrize("path", ["", os.devnull, "/no/such/error.json", "/tmp"])
-def test_a_missing_error_file_is_told_as_torch_does(path):
+def test_a_missing_error_file_is_reported_as_in_torch(path):
     failure = ProcessFailure(0, 4242, 17, path)
     assert failure.error_file == "<N/A>"
     assert not failure.has_reply
@@ -144,7 +144,7 @@ def test_the_flat_form_is_read(child_file):
         (nested(timestamp_ns=-1), 1700000000.75, 1700000000.75),
     ],
 )
-def test_the_worker_says_when_it_failed(child_file, data, mtime, expected):
+def test_the_time_of_a_failure_is_that_of_the_error_file(child_file, data, mtime, expected):
     assert ProcessFailure(0, 1, 1, child_file(data, mtime)).timestamp == pytest.approx(
         expected, abs=1e-5
     )
@@ -223,7 +223,7 @@ def replied(failure):
 
 
 @pytest.mark.parametrize("signum", ["SIGKILL", "SIGSEGV", "SIGBUS", "SIGTERM"])
-def test_a_sudden_end_comes_before_what_its_peers_said_about_it(signum):
+def test_a_sudden_end_comes_before_the_errors_of_its_peers(signum):
     """The kernel closes a killed worker's connections before anybody can see that it is gone."""
     failures = {
         0: replied(failure_at(99.7)),
@@ -241,7 +241,7 @@ def test_a_sudden_end_comes_before_what_its_peers_said_about_it(signum):
         failure_at(100.0, exitcode=1),
     ],
 )
-def test_an_exception_comes_before_what_it_led_to(second):
+def test_an_exception_comes_before_its_consequences(second):
     assert first_failure({0: second, 1: replied(failure_at(99.7))})[0] == 1
 
 
@@ -271,9 +271,7 @@ def test_its_text_is_the_report():
     ("formatter", "why"),
     [("missing.report:format_report", "PluginLoadError: missing, "), ("math:sqrt", "TypeError: ")],
 )
-def test_the_failure_is_told_also_without_the_plugin_that_reports_it(
-    monkeypatch, child_file, formatter, why
-):
+def test_a_failure_is_reported_without_the_plugin_report(monkeypatch, child_file, formatter, why):
     monkeypatch.setattr(child_failed, "FAILURE_REPORT", formatter)
     failures = {3: failure_at(4.0, exitcode=-9), -1: failure_at(9.0), 0: failure_at(1.0)}
     failures[0].error_file = child_file("{}")

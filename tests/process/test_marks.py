@@ -115,7 +115,7 @@ def test_what_is_forked_shows_no_secret_either(start_method, tmp_path):
     assert told == ["['KEPT=yes']", "['KEPT=yes']", f"['PLAUNCH_RDZV_TOKEN={SECRET}']"]
 
 
-def test_the_command_line_says_that_it_owns_its_process(monkeypatch):
+def test_only_the_command_line_owns_its_process(monkeypatch):
     assert not owns_process()
     monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getpid()))
     assert owns_process()

@@ -85,7 +85,7 @@ def test_a_priority_that_the_user_has_set_stays():
 
 
 @needs_root
-def test_who_may_not_raise_it_goes_on_without():
+def test_without_the_capability_the_priority_stays():
     prefix = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice")
     assert run(*prefix) == ["False", "0", "0", "0"]
 

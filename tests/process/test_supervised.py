@@ -179,7 +179,7 @@ def test_a_worker_that_has_reported_its_exception_failed_by_itself(run, tmp_path
     assert min(result.failures, key=lambda rank: result.failures[rank].timestamp) == 0
 
 
-def test_a_report_of_an_earlier_worker_is_nobodys(run, tmp_path):
+def test_the_error_file_of_an_earlier_worker_is_ignored(run, tmp_path):
     (tmp_path / "0.json").write_text('{"message": "of the start before"}')
     context = run(SLEEP, "raise SystemExit(1)", error_dir=tmp_path)
     result = context.wait(BOUND)
@@ -220,7 +220,7 @@ def test_waiting_returns_none_when_its_time_is_over(run):
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfds")
-def test_exit_fds_wake_somebody_elses_loop(run, tmp_path):
+def test_exit_fds_wake_another_loop(run, tmp_path):
     gate = tmp_path / "gate"
     context = run(wait_for(gate), wait_for(gate))
     [fd] = context.exit_fds()
@@ -239,7 +239,7 @@ def test_without_pidfds_there_are_no_exit_fds(run, monkeypatch):
     assert run(SLEEP).exit_fds() is None
 
 
-def test_exits_are_told_once_and_say_who_was_stopped(run):
+def test_exits_are_returned_once_with_whether_the_worker_was_stopped(run):
     context = run("raise SystemExit(4)", SLEEP)
     before = time.time()
     context.wait(BOUND)
@@ -256,7 +256,7 @@ def test_exits_are_told_once_and_say_who_was_stopped(run):
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("death_sig", [None, signal.SIGUSR1, signal.SIGKILL])
-def test_close_stops_everybody_with_the_signal_asked_for(run, tmp_path, death_sig):
+def test_close_stops_all_workers_with_the_requested_signal(run, tmp_path, death_sig):
     context = run(sleep_once_ready(tmp_path / "0"), sleep_once_ready(tmp_path / "1"))
     wait_for_files(tmp_path / "0", tmp_path / "1")
     context.close(death_sig)
@@ -296,7 +296,7 @@ def test_another_thread_may_close_what_is_waited_for(run, tmp_path):
 
 
 @pytest.mark.usefixtures("kernel")
-def test_who_ignores_the_signal_is_killed_after_the_timeout(run_deaf):
+def test_a_worker_that_ignores_the_signal_is_killed_after_the_timeout(run_deaf):
     context = run_deaf(SLEEP)
     began = time.monotonic()
     context.close(timeout=0.2)
@@ -346,7 +346,7 @@ def test_a_suspended_worker_gets_the_signal(run, tmp_path):
     assert [seen.exitcode for seen in context.take_exits()] == [7]
 
 
-def test_who_had_ended_before_the_close_was_not_stopped_by_it(run):
+def test_a_worker_that_ended_before_close_was_not_stopped(run):
     context = run("raise SystemExit(5)", SLEEP)
     wait_for_ends(context, 0)
     context.close()
@@ -385,7 +385,7 @@ def test_escalating_before_the_stop_is_remembered(run_deaf):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 
-def test_an_interrupted_stop_leaves_nobody_behind(run_deaf):
+def test_an_interrupted_stop_leaves_no_process(run_deaf):
     context = run_deaf()
     pid = context.pids()[0]
 
@@ -429,7 +429,7 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypat
     worker.reap()
 
 
-def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(run, tmp_path, monkeypatch):
+def test_all_ranks_get_sigkill_before_orphans_are_searched(run, tmp_path, monkeypatch):
     """Looking takes a while on a host with many processes."""
     code = (
         "import subprocess; "
@@ -455,7 +455,7 @@ def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(run, tmp_path, 
     assert done[4:6] == ["look", "look"]
 
 
-def test_nobody_is_looked_for_if_there_was_nobody_but_the_workers(run, tmp_path, monkeypatch):
+def test_no_processes_are_searched_if_the_workers_started_none(run, tmp_path, monkeypatch):
     context = run(*[sleep_once_ready(tmp_path / str(rank)) for rank in (0, 1)])
     wait_for_files(tmp_path / "0", tmp_path / "1")
     stop = context.begin_stop(signal.SIGKILL, 0)
@@ -556,7 +556,7 @@ def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
     assert is_gone(context.pids()[0])
 
 
-def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(run, tmp_path):
+def test_a_start_that_fails_does_not_wait_for_workers_that_ignore_the_signal(run, tmp_path):
     """Nobody can shorten the grace then: an agent listens to signals again after the start."""
 
     class SecondFails(SubprocessContext):

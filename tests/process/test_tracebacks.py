@@ -155,7 +155,7 @@ def test_of_a_loader_process_without_the_users_code_its_readers_line_is_named() 
     assert failure_with(shorten(lines, 20)).place == "train.py:20"
 
 
-def test_of_a_loader_process_an_error_file_says_the_same(child_file) -> None:
+def test_an_error_file_of_a_loader_process_has_the_same_headline(child_file) -> None:
     lines = [*loader_failed(*frames("/home/me/data.py", 12)), "ValueError: bad shard 7"]
     text = "\n".join(lines[lines.index(CAUGHT) :])
     message = {"message": text, "extraInfo": {"py_callstack": "\n".join(lines)}}

@@ -76,14 +76,14 @@ def test_it_looks_no_more_often_than_it_must(timeout, looks):
     assert world.looks == pytest.approx(looks, abs=1)
 
 
-def test_without_a_process_table_nobody_is_stuck():
+def test_without_a_process_table_no_worker_is_stuck():
     world = World(1)
     for _ in range(10):
         assert world.find(r0=71) == {}
         world.now += 1
 
 
-def test_the_real_table_is_asked():
+def test_the_real_process_table_is_read():
     """This process runs, whatever else."""
     watch = UninterruptibleWatch(0.000001)
     assert watch.find_stuck({0: os.getpid()}) == {}
@@ -192,7 +192,7 @@ def test_another_hold_begins_anew(watched):
     assert watch.look([102])[102].since == clock.now
 
 
-def test_it_is_seen_although_nobody_asks(watched):
+def test_a_hold_is_noticed_without_a_query(watched):
     watch, hows, clock = watched
     hows[101] = "suspended"
     watch.tend([101])
@@ -203,7 +203,7 @@ def test_it_is_seen_although_nobody_asks(watched):
     assert watch.look([101])[101].since == seen
 
 
-def test_looks_that_nobody_asks_for_are_rare():
+def test_checks_without_a_query_are_rare():
     clock, looks = Clock(), []
     watch = HoldWatch(describe=lambda pid: looks.append(pid) or "", clock=clock)
     for _ in range(100):

@@ -95,14 +95,14 @@ def test_options_of_other_backends_get_a_warning(caplog):
     assert "does not need option 'timeout'" in caplog.text
 
 
-def test_what_another_backend_of_torchruns_knows_is_a_warning(caplog):
+def test_a_key_of_another_backend_of_torchrun_is_a_warning(caplog):
     given = params(is_host=True, store_type="file", protocol="https", rank=1, mine=2)
     given.refuse_unknown(frozenset({"mine"}))
     warned = [record.args[1] for record in caplog.records]
     assert warned == ["is_host", "protocol", "rank", "store_type"]
 
 
-def test_info_tells_its_parts():
+def test_the_fields_of_rendezvous_info():
     info = RendezvousInfo(None, 1, 3, RendezvousStoreInfo("node0", 29500))
     assert (info.store, info.rank, info.world_size) == (None, 1, 3)
     assert info.bootstrap_store_info.master_port == 29500

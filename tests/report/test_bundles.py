@@ -125,7 +125,7 @@ def test_zip_bombs_are_not_unpacked(pack):
     assert refusal(path, 100).endswith("it is too large")
 
 
-def test_a_file_larger_than_it_says_is_refused(pack, events):
+def test_a_file_larger_than_its_declared_size_is_refused(pack, events):
     path = pack([("events.jsonl", b"\0" * 1_000_000)])
     with open(path, "rb") as file:
         data = file.read()

@@ -42,7 +42,7 @@ def message(failures, **more):
         (make(last_lines=["\x1b[31mred: not"]), "rank 5 on node-b failed after 12 s: exit code 1"),
     ],
 )
-def test_the_headline_says_who_when_and_why(failure, headline):
+def test_the_headline_has_the_worker_the_time_and_the_cause(failure, headline):
     assert headline in message({5: failure})[0]
 
 

@@ -312,7 +312,7 @@ class LoopRecorder(LoopWatchdog):
 
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/false"])
-def test_the_loop_says_when_it_sleeps_and_when_it_wakes(monkeypatch, program):
+def test_the_loop_reports_when_it_sleeps_and_when_it_wakes(monkeypatch, program):
     monkeypatch.setattr(LoopRecorder, "calls", [], raising=False)
     monkeypatch.setattr(session, "LoopWatchdog", LoopRecorder)
     config = LaunchConfig(1, 1, 1, options={"metrics_port": 0}, max_restarts=1)

@@ -43,7 +43,9 @@ def test_by_default_only_this_host_can_connect():
 @pytest.mark.parametrize(("host", "reached"), [("::1", "::1"), ("::", "127.0.0.1")])
 def test_ipv6_and_all_addresses_of_both_kinds(host, reached):
     with listen(host, 0, "here") as listener:
-        socket.create_connection((reached, listener.getsockname()[1]), timeout=5).close()
+        port = listener.getsockname()[1]
+        with socket.create_connection((reached, port), timeout=5) as client:
+            assert client.getpeername()[:2] == (reached, port)
 
 
 def test_a_port_that_is_taken_names_its_owner():

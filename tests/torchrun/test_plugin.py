@@ -53,7 +53,7 @@ def test_a_worker_whose_timer_expires_is_restarted(tmp_path, enabled):
     assert not os.path.exists(path)
 
 
-def test_the_report_says_why(tmp_path, enabled, monkeypatch):
+def test_the_report_has_the_reason(tmp_path, enabled, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "pipe"))
     with pytest.raises(ChildFailedError) as raised:
         launch(tmp_path, "again")

@@ -95,7 +95,7 @@ def test_several_that_are_not_on_path_are_refused(both):
     ],
     ids=["shim", "binary", "mode"],
 )
-def test_a_file_on_path_that_names_none_of_several_does_not_decide(both, text, mode):
+def test_a_file_on_path_of_neither_package_does_not_decide(both, text, mode):
     both.write(text, mode)
     with pytest.raises(UsageError, match="several packages"):
         find_program("tune")

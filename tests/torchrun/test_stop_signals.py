@@ -57,7 +57,7 @@ def test_torchruns_signals_raise(signum):
     assert signum.name in str(caught.value)
 
 
-def test_the_environment_says_which(monkeypatch):
+def test_the_environment_lists_the_signals(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
     installed()

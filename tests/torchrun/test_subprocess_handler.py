@@ -91,16 +91,20 @@ def test_close_signals_the_whole_group():
         assert stream.read() == "", "the child still holds the pipe"
 
 
-def test_close_sends_the_signal_asked_for():
+def test_close_sends_the_requested_signal():
     handler = start("sleep", "600")
     handler.close(signal.SIGUSR1)
     assert handler.proc.wait(20) == -signal.SIGUSR1
 
 
-def test_close_after_the_end_sends_no_signal():
+def test_close_after_the_end_sends_no_signal(monkeypatch):
     handler = start("true")
     handler.proc.wait(20)
+    signals = []
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, lambda *given: signals.append(given))
     handler.close()
+    assert signals == []
 
 
 @pytest.mark.parametrize(

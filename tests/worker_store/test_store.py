@@ -19,6 +19,7 @@ from plaunch_worker_store.connection_filter import ConnectionFilter
 from plaunch_worker_store.store import StoreBounds
 
 from helpers.clock import Clock
+from helpers.faults import raising
 from helpers.processes import is_gone, is_reaped
 from helpers.waiting import BOUND, wait_until
 
@@ -376,6 +377,7 @@ def test_guests_are_waited_for_until_the_timeout(stage, caplog):
     assert "--exit-barrier-timeout" in caplog.text
 
 
-def test_without_guests_there_is_no_wait(stage):
-    stage.open()
-    stage.store.wait_for_guests(patience=0)
+def test_without_guests_there_is_no_wait(stage, caplog):
+    stage.open(options={"sleep": raising(AssertionError("waits"))})
+    stage.store.wait_for_guests(patience=BOUND)
+    assert caplog.messages == []

@@ -51,7 +51,7 @@ class _Request:
         self.may_repeat = may_repeat  # also in another session
         self.is_answered = False
         self.results: list[Result] = []
-        self.error: str = ""
+        self.error = ""
         self._is_pending = threading.Lock()  # cheaper than an Event, which has two
         self._is_pending.acquire()
 

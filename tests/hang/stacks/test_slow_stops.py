@@ -85,17 +85,21 @@ def test_workers_that_end_in_time_are_not_logged(caplog):
 
 @pytest.mark.parametrize("end", [step("gone", 0), step("killed", 0)], ids=["ended", "skipped"])
 def test_stacks_are_not_read_long_before_the_end_of_the_grace(end):
-    stops = slow_stops(raising(AssertionError("no stacks are read")), BOUND)
+    take = Takes()
+    stops = slow_stops(take, BOUND)
     stops(step("waiting", 0, seconds=1.0))
     stops(end)
     stops(step("gone", 0))
     wait_until(lambda: not threads(), threads)
+    assert take.pids == []
 
 
 def test_without_an_end_of_the_grace_nothing_is_read():
-    stops = slow_stops(raising(AssertionError("no stacks are read")), float("inf"))
+    take = Takes()
+    stops = slow_stops(take, float("inf"))
     stops(step("waiting", 0))
     assert not threads()
+    assert take.pids == []
 
 
 def test_stacks_are_read_in_each_stop():
@@ -113,7 +117,9 @@ def test_stacks_are_read_in_each_stop():
 
 def test_a_thread_cannot_be_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("no more threads")))
-    stops = slow_stops(raising(AssertionError("no stacks are read")), 0.02)
+    take = Takes()
+    stops = slow_stops(take, 0.02)
     stops(step("waiting", 0))
     stops(step("killed", 0))
     stops(FINISHED)
+    assert take.pids == []

@@ -173,7 +173,7 @@ def test_a_failing_close_is_reported(writer, log):
     assert "cannot be closed (ZeroDivisionError: division by zero)" in message
 
 
-def test_a_slow_sink_drops_the_oldest_lines_and_says_so(writer, log, gate):
+def test_a_slow_sink_drops_the_oldest_lines_and_reports_how_many(writer, log, gate):
     sink = Held(gate)
     behind = writer(sink, backlog=Backlog(1 << 10, limit=10 << 20))
     behind.put(b"first\n")

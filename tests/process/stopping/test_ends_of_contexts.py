@@ -135,7 +135,7 @@ def test_two_contexts_do_not_end_each_others_processes(start, family, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["return", "fail", "wait"])
-def test_daemons_are_kept_only_if_asked_for_and_only_after_success(start, family, end):
+def test_daemons_are_kept_only_on_request_and_after_success(start, family, end):
     reaper = Reaper(keep_daemons=True)
     context = start("program", ["child", "execd"], end, components=ContextComponents(reaper=reaper))
     if end == "wait":

@@ -61,7 +61,7 @@ def test_the_launcher_is_killed(launch, family, tmp_path, end):
         (0.2, None, "waiting for local ranks 0-1 to end after SIGTERM"),
     ],
 )
-def test_who_ignores_the_signal_is_killed(launch, family, grace, second, said):
+def test_workers_that_ignore_the_signal_are_killed(launch, family, grace, second, said):
     launcher = launch(KINDS, "stubborn", f"--shutdown-timeout={grace}")
     family.wait_for("worker", 2)
     launcher.send_signal(signal.SIGTERM)
@@ -106,7 +106,7 @@ def test_a_second_generation_never_meets_the_first(run_program, family, tmp_path
         ("fail", ["--keep-daemons"], 3, []),
     ],
 )
-def test_daemons_are_kept_if_asked_for(launch, family, tmp_path, end, options, code, kept):
+def test_daemons_are_kept_on_request(launch, family, tmp_path, end, options, code, kept):
     launcher = launch(["execd", "lost"], end, *options, stderr=None)
     assert launcher.wait(BOUND) == code
     assert sorted(kind for kind, _ in family.alive()) == kept

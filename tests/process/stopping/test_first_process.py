@@ -160,9 +160,7 @@ TAGGED = "child,stubborn,session,daemon,execd,closed,cleared"
 
 
 @pytest.mark.parametrize("below_shell", [False, True], ids=["the first process", "below a shell"])
-def test_strangers_are_left_alone_and_the_jobs_orphans_are_not(
-    run_first, family, tmp_path, below_shell
-):
+def test_only_the_jobs_orphans_are_stopped(run_first, family, tmp_path, below_shell):
     """A stranger's orphan goes to the first process; below it, all orphans are the job's."""
     script = tmp_path / "generations.py"
     script.write_text(GENERATIONS)

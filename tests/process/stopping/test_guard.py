@@ -81,7 +81,7 @@ def test_it_holds_nothing_of_the_launchers(start, guard, tmp_path):
         other.dismiss()
 
 
-def test_whoever_reads_the_launchers_output_sees_its_end(run_program, family):
+def test_the_guard_does_not_hold_the_launchers_output_open(run_program, family):
     """As `plaunch ... | tee` does: a guard that kept the pipe would keep the reader waiting."""
     launcher = run_program(
         "-c",
@@ -110,7 +110,7 @@ def test_it_ignores_signals(guard, signum):
     assert guard.is_alive()
 
 
-def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
+def test_the_title_of_the_guard_does_not_contain_the_programs_name(guard):
     wait_until_it_has_settled(guard.pid)
 
     def title():
@@ -122,7 +122,7 @@ def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])
-def test_it_goes_without_a_trace(start, monkeypatch, has_pidfds):
+def test_a_dismissed_guard_leaves_no_process_and_no_descriptor(start, monkeypatch, has_pidfds):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "0" if has_pidfds else "1")
     before = set(os.listdir("/proc/self/fd"))
     guard = start()
@@ -141,7 +141,7 @@ def test_its_exit_code_may_be_taken_by_other_code(start):
     guard.dismiss()
 
 
-def test_telling_it_never_waits(guard, caplog):
+def test_a_message_to_the_guard_never_waits(guard, caplog):
     os.kill(guard.pid, signal.SIGSTOP)
     for _ in range(200_000 // 20):
         guard.send(b"a line of no use at all\n")
@@ -212,7 +212,7 @@ def test_a_program_with_threads_is_not_forked_nor_is_a_large_one():
 
 
 @pytest.mark.parametrize("can_fork", [True, False])
-def test_it_may_be_there_before_the_workers_if_it_can_be_forked(can_fork):
+def test_a_guard_that_can_be_forked_starts_before_the_workers(can_fork):
     answers = [can_fork, can_fork]
     reaper = Reaper(can_fork=lambda: answers.pop() if answers else False)
     reaper.guards.prepare()
@@ -378,7 +378,7 @@ def test_a_launcher_is_killed_while_it_stops_workers(run_program, family):
 # --- the launcher's side --------------------------------------------------------------------------
 
 
-def test_there_is_none_if_the_user_says_so(monkeypatch):
+def test_the_user_can_switch_the_guard_off(monkeypatch):
     monkeypatch.setenv("PLAUNCH_GUARD", "0")
     reaper = Reaper()
     reaper.begin()
@@ -419,7 +419,7 @@ def guarded(family, programs, monkeypatch):
     reaper.close()
 
 
-def test_a_job_goes_on_without_its_guard_and_gets_another_one(guarded, family, caplog):
+def test_a_guard_that_is_killed_is_replaced(guarded, family, caplog):
     family.wait_for("worker")
     first = guarded.reaper.guards.guard.pid
     os.kill(first, signal.SIGKILL)
@@ -431,7 +431,7 @@ def test_a_job_goes_on_without_its_guard_and_gets_another_one(guarded, family, c
     assert family.alive() == []
 
 
-def test_a_job_gets_another_guard_before_that_is_said(guarded, family):
+def test_a_guard_is_replaced_before_that_is_logged(guarded, family):
     """A message takes a tenth of a second on a busy machine."""
     family.wait_for("worker")
     first = guarded.reaper.guards.guard.pid
@@ -453,7 +453,7 @@ def test_a_job_gets_another_guard_before_that_is_said(guarded, family):
     assert found == [True]
 
 
-def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(guarded):
+def test_the_end_of_the_guard_wakes_the_wait_for_workers(guarded):
     """A launcher that is killed a moment later is guarded again."""
     context, reaper, poller = guarded.context, guarded.reaper, guarded.poller
     for _ in range(4):
@@ -535,7 +535,7 @@ def test_the_next_start_gets_a_new_guard_if_need_be():
     reaper.close()
 
 
-def test_a_second_guard_knows_what_the_first_was_told(run_program, family, programs):
+def test_a_second_guard_gets_the_messages_of_the_first(run_program, family, programs):
     """It is told again, and then the launcher is killed, too."""
     launcher = run_program(
         "-c",
@@ -562,7 +562,7 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
     family.wait_until_gone()
 
 
-def test_it_stays_until_it_can_tell_of_everybody():
+def test_the_guard_stays_until_every_process_is_classified():
     """One in the middle of becoming another program shows no tag, and is found a moment later."""
     clock = Clock(0.0)
     killed = []
@@ -649,7 +649,7 @@ def test_lines_that_make_no_sense_do_no_harm(told, sleep):
     assert worker.wait(BOUND) == -signal.SIGKILL
 
 
-def test_only_a_temporary_folder_of_ours_is_removed(told, tmp_path):
+def test_only_a_temporary_folder_of_plaunch_is_removed(told, tmp_path):
     for name in ("precious", "plaunch_run_1234"):
         (tmp_path / name / "attempt_0").mkdir(parents=True)
         (tmp_path / name / "attempt_0" / "error.json").write_text("{}")

@@ -254,7 +254,7 @@ def test_orphans_are_tended(code, printed):
     assert run(TEND + code, "own") == printed.split()
 
 
-def test_the_guard_is_told_of_orphans(run_program, family, programs):
+def test_the_guard_is_notified_of_orphans(run_program, family, programs):
     """Nobody else could know of those without a tag, once the launcher is gone."""
     launcher = run_program(
         "-c",
@@ -290,7 +290,7 @@ def test_tending_looks_once_a_second(monkeypatch):
     assert len(looks) == 4
 
 
-def test_a_sweep_says_what_outlives_it(sleep, monkeypatch):
+def test_a_sweep_logs_the_processes_that_survive_it(sleep, monkeypatch):
     """Processes that get SIGKILL and stay, as in uninterruptible sleep."""
     reaper = Reaper(use_guard=False)
     job = reaper.begin()
@@ -321,7 +321,7 @@ def blank(monkeypatch):
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_sweep_looks_again_at_who_becomes_another_program(blank, sleep, times):
+def test_a_sweep_reads_a_process_again_after_an_exec(blank, sleep, times):
     clock = Clock(0.0)  # however long a look takes here
     job = Reaper(use_guard=False, clock=clock).begin()
     program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})

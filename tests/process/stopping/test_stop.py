@@ -17,7 +17,7 @@ from helpers.waiting import BOUND
 
 
 @pytest.mark.parametrize("inherits", [True, False])
-def test_workers_are_signalled_before_all_processes_are_looked_at(inherits):
+def test_workers_are_signalled_before_the_process_table_is_read(inherits):
     done = []
 
     class Sequence:
@@ -172,28 +172,28 @@ def clock():
     return Clock(0.0)
 
 
-def test_who_outlives_sigkill_is_given_up_in_the_end(clock):
+def test_processes_that_survive_sigkill_are_given_up(clock):
     assert climb(Left(5), clock=clock) == [5]
     assert clock.now == pytest.approx(10, abs=0.02)
 
 
-def test_whoever_ends_all_the_time_does_not_hold_it(clock):
+def test_processes_that_keep_ending_do_not_hold_a_sweep(clock):
     """What was given up forks, and its children end and are reaped in every pass."""
     assert climb(Left(5, reaps=lambda: True), given_up={5}, clock=clock) == []
     assert clock.now == pytest.approx(10, abs=0.02)
 
 
-def test_nor_does_whoever_is_never_clear(clock):
+def test_processes_that_cannot_be_classified_do_not_hold_a_sweep(clock):
     assert climb(Left(is_sure=False), clock=clock) == []
     assert clock.now == pytest.approx(10, abs=0.02)
 
 
-def test_it_goes_on_while_it_has_reaped_somebody(clock):
+def test_a_sweep_repeats_while_it_reaps_processes(clock):
     reaps = iter([True, True, False])
     assert climb(Left(reaps=lambda: next(reaps)), clock=clock) == []
     assert next(reaps, None) is None
 
 
-def test_who_may_not_be_signalled_is_not_waited_for(clock):
+def test_processes_that_refuse_signals_are_not_waited_for(clock):
     assert climb(Left(5, refused={5}), clock=clock) == [5]
     assert clock.now == 0

@@ -210,7 +210,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
-def test_who_gets_which_signals_and_who_is_left(world, stop):
+def test_the_signals_of_each_process_and_those_that_remain(world, stop):
     for worker in stop.workers:
         world.worker(**worker)
     sequence = world.climb(world.sequence(**stop.options))
@@ -248,7 +248,7 @@ def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
     assert world.signals().count(("SIGKILL", "all")) == 1
 
 
-def test_children_are_left_alone_as_long_as_their_worker_lives(world):
+def test_children_get_no_signal_while_their_worker_lives(world):
     world.worker(delay=10, leaves=[77])
     world.climb(world.sequence(grace=30))
     assert world.signals() == [("SIGTERM", "leader"), ("SIGTERM", "rest")]
@@ -282,7 +282,7 @@ def test_what_evades_sigkill_as_another_process_gets_it_again(world):
     assert world.now < 1
 
 
-def test_what_evades_sigkill_for_ever_is_given_up(world):
+def test_processes_that_evade_sigkill_are_given_up(world):
     session = world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
     survivors = session.survivors
     session.survivors = lambda: [survivors()[0] + int(world.now * 1000)]
@@ -331,7 +331,7 @@ def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
         ),
     ],
 )
-def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog, workers, grace, said):
+def test_the_processes_that_a_stop_waits_for_are_logged_once(world, caplog, workers, grace, said):
     for worker in workers:
         world.worker(**worker)
     with caplog.at_level(logging.INFO, "plaunch"):
@@ -339,7 +339,7 @@ def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog, workers
     assert caplog.messages == [f"trainer: {text}" for text in said]
 
 
-def test_the_delay_is_that_of_the_next_thing_to_do(world):
+def test_the_delay_is_the_time_to_the_next_action(world):
     world.worker(dies_of=[KILL])
     sequence = world.sequence(grace=30, kill_wait=4)
     assert sequence.step([0]) == pytest.approx(1)  # the notice
@@ -349,7 +349,7 @@ def test_the_delay_is_that_of_the_next_thing_to_do(world):
     assert sequence.step([0]) == pytest.approx(4)  # giving up
 
 
-def test_who_is_abandoned_alone_is_given_up_at_once(world):
+def test_an_abandoned_worker_without_orphans_is_given_up_at_once(world):
     world.worker(dies_of=[])
     sequence = world.sequence(grace=30, abandoned=[0])
     assert sequence.step([0]) is None
@@ -396,7 +396,7 @@ def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
     ]
 
 
-def test_who_outlives_the_program_that_a_shell_ran_is_killed_soon_after_it(world):
+def test_orphans_of_a_shells_program_are_killed_soon_after_it(world):
     leaves = {"leaves": [77, 78], "daemons": [78], "orphans_die_of": [KILL]}
     shell = world.worker(is_wrapper=True, **leaves)
     sequence = world.sequence(grace=30)
@@ -439,7 +439,7 @@ def test_who_outlives_the_program_that_a_shell_ran_is_killed_soon_after_it(world
         ([{"dead_at": 0.0}], {}, []),  # they have ended by themselves
     ],
 )
-def test_each_step_names_those_whom_it_is_about(world, workers, options, told):
+def test_each_step_lists_its_workers(world, workers, options, told):
     for worker in workers:
         world.worker(**worker)
     steps = []

@@ -232,7 +232,7 @@ def test_sessions_that_a_worker_has_made_are_its_own(table):
     assert found(tree) == {0: [5000, 5009]}
 
 
-def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
+def test_a_session_that_was_empty_once_is_kept(table):
     """Its only member forked and ended while the table was read."""
     clock = Clock()
     tree = table.tree_of_an_empty_session(clock=clock)
@@ -328,7 +328,7 @@ def own(pid=None):
         ({"state": "Z"}, False),  # it may be a plugin's, which waits for its exit code
     ],
 )
-def test_orphans_are_told_from_the_launchers_own_children(table, child, is_adopted):
+def test_orphans_are_distinguished_from_the_launchers_own_children(table, child, is_adopted):
     table.add(ME, parent=1, session=MY_SESSION, environ="HOME=/\0")
     table.add(5001, parent=ME, **child)
     children(table, 5001)
@@ -398,7 +398,7 @@ def test_without_children_there_is_no_need_to_look(table):
     assert [process.pid for process in tree.orphans()[0]] == [5000, 7000]
 
 
-def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
+def test_without_lists_of_children_all_processes_are_read(table):
     tree = table.tree_of_worker(adopter=ME)
     table.add(5001, parent=ME)
     assert read_children(str(table.folder)) is None
@@ -470,7 +470,7 @@ def test_children_of_all_threads_are_read_while_threads_come_and_go():
 # --- the first process of a container, which inherits what others leave behind, too ---------------
 
 
-def test_a_strangers_orphan_is_not_a_workers(table):
+def test_an_orphan_of_an_unrelated_process_is_not_the_workers(table):
     """Somebody was brought into the container from outside, started a daemon, and is gone."""
     table.add(5001, parent=ME, environ="A=1\0")
     table.add(5002, parent=ME, session=4999, environ="A=1\0")
@@ -499,7 +499,7 @@ def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
 # --- those who have come since the last look ------------------------------------------------------
 
 
-def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
+def test_newcomers_are_classified_as_in_a_complete_look(table):
     tree = table.tree_of_worker(adopter=ME)
     table.add(5001, parent=1)
     assert found(tree) == {0: [5000]}
@@ -518,7 +518,7 @@ def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
     assert not tree.has_missed
 
 
-def test_a_newcomer_in_a_strangers_session_is_not_taken_for_a_workers(table):
+def test_a_newcomer_in_an_unrelated_session_is_not_a_workers(table):
     """The worker's session is gone, and a stranger has got its number."""
     table.add(5001, parent=1, session=5000)
     tree = table.tree(leader=5000)
@@ -529,7 +529,7 @@ def test_a_newcomer_in_a_strangers_session_is_not_taken_for_a_workers(table):
     assert newcomers(tree) == {}
 
 
-def test_who_has_gone_before_it_could_be_asked_is_missed(table):
+def test_a_process_that_ends_before_it_is_read_counts_as_missed(table):
     tree = table.tree()
     tree.look()
     table.add(5001, state="Z")

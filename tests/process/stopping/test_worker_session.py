@@ -79,7 +79,7 @@ def session_of(program, holds=None, **options):
     return WorkerSession(handle, 0, job, holds or HoldWatch())
 
 
-def test_a_signal_to_the_leader_reaches_nobody_else(start):
+def test_a_signal_to_the_leader_reaches_no_other_process(start):
     program, [child] = start("plain")
     assert not session_of(program).ask_to_end(signal.SIGTERM)
     wait_for_end(program.pid)
@@ -108,7 +108,7 @@ def test_a_worker_that_is_suspended_is_continued_to_end(start):
     assert program.wait(20) == -signal.SIGTERM
 
 
-def test_what_holds_a_worker_is_said_with_since_when(start):
+def test_a_hold_is_described_with_its_time(start):
     program, _ = start()
     how = {program.pid: "traced by gdb (pid 7)"}
     holds = HoldWatch(describe=how.get, wall_clock=lambda: 0.0)
@@ -128,7 +128,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("command", WAITING.values(), ids=WAITING)
-def test_the_child_of_a_worker_that_only_waits_for_it_is_asked_as_well(command):
+def test_the_child_of_a_waiting_worker_gets_the_soft_signal(command):
     """A shell that dies of the signal, and a script that handles it, pass nothing on."""
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     session = session_of(program)
@@ -155,7 +155,7 @@ def describe_name(pid):
         return ""
 
 
-def test_nobody_gets_the_soft_signal_twice():
+def test_the_soft_signal_is_sent_once_to_each_process():
     program = subprocess.Popen(
         ["sh", "-c", "(trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done) & wait"],
         stdout=subprocess.PIPE,
@@ -181,7 +181,7 @@ def test_a_signal_to_all_reaches_the_children_also_in_sessions_of_their_own(star
     wait_until(lambda: all(map(is_gone, children)), "the children are gone")
 
 
-def test_what_a_worker_left_behind_is_found_until_it_is_gone(start):
+def test_orphans_of_a_worker_are_found_until_they_end(start):
     program, [child] = start("plain")
     session = session_of(program)
     program.kill()
@@ -200,7 +200,7 @@ def test_a_worker_without_children_leaves_nothing_behind(start):
     assert program.returncode == -signal.SIGKILL, "it was not reaped"
 
 
-def test_signals_to_a_worker_that_has_gone_are_nobodys(start):
+def test_signals_to_a_worker_that_has_ended_are_ignored(start):
     program, _ = start()
     session = session_of(program)
     program.kill()
@@ -224,7 +224,7 @@ os.wait()
 """
 
 
-def test_a_zombie_that_nobody_reaps_is_not_left_behind():
+def test_a_zombie_is_not_an_orphan():
     """Process 1 of a container often reaps nothing; its zombies keep the group alive for ever."""
     options = {"stdout": subprocess.PIPE, "start_new_session": True}
     program = subprocess.Popen([sys.executable, "-c", LEAVES_A_ZOMBIE], **options)
@@ -240,7 +240,7 @@ def test_a_zombie_that_nobody_reaps_is_not_left_behind():
         program.stdout.close()
 
 
-def test_without_proc_the_group_itself_is_asked(start, tmp_path):
+def test_without_proc_the_process_group_is_checked(start, tmp_path):
     program, [child] = start("plain")
     session = session_of(program, proc=str(tmp_path / "nothing"))
     program.kill()
@@ -250,7 +250,7 @@ def test_without_proc_the_group_itself_is_asked(start, tmp_path):
     wait_until(lambda: is_gone(child), "the child is gone")
 
 
-def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplog):
+def test_a_worker_that_must_not_be_signalled_is_logged(start, monkeypatch, caplog):
     program, _ = start()
 
     session = session_of(program)

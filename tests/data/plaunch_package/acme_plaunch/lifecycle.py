@@ -5,7 +5,7 @@ from plaunch.plugin import hookimpl
 
 class Recorder:
     def __init__(self):
-        self.told = []
+        self.changes = []
 
     @hookimpl
     def plaunch_worker_env(self, worker):
@@ -13,4 +13,4 @@ class Recorder:
 
     @hookimpl
     def plaunch_state_changed(self, old, new):
-        self.told.append((old, new))
+        self.changes.append((old, new))

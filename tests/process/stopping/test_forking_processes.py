@@ -1,6 +1,6 @@
-"""Whatever forks and ends, again and again, does not escape: no sweep, no stop, no guard.
+"""Processes that fork and end again and again escape neither a sweep, nor a stop, nor the guard.
 
-A look at all processes takes longer than such a process lives.
+Reading the process table takes longer than such a process lives.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Prey(GroupTree):
         return self.missed > 0
 
 
-def test_a_kill_goes_on_until_nobody_new_is_there():
+def test_a_kill_repeats_until_no_process_is_new():
     prey = Prey(lives=3)
     killed, _ = prey.kill_all([Process(1000)])
     assert prey.killed == [process.pid for process in killed] == [1000, 1001, 1002, 1003]

@@ -1,4 +1,4 @@
-"""Whatever stands on a command line: a plan, or a usage error of one line; never a traceback."""
+"""Any value of an option gives a plan or a usage error of one line, never a traceback."""
 
 from __future__ import annotations
 
