@@ -45,7 +45,7 @@ _REPORT_BATCH = 8  # read in one operation; each has up to 700 kB
 
 
 class LeaderRoutine:
-    """The third routine of the node that leads."""
+    """The routine of the leader: forms rounds, detects lost members, decides after failures."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership

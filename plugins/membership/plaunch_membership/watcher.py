@@ -34,7 +34,7 @@ _OWN = frozenset({"notice", "failed", "left", "requested"})  # not reported to t
 
 
 class WatcherRoutine:
-    """A node's second routine, for one incarnation of the job."""
+    """The routine of every node that reads the states of one incarnation of the job."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
