@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch_membership.operations import Routine
+    from plaunch_membership.outage import OutageReporter
     from plaunch_membership.store import Connect, RendezvousStore
 
 
@@ -40,6 +41,7 @@ class Runner:
         connect: opens a connection to the store.
         ended: called on the thread when the routine has ended by itself, with the error that it
             raised, if any.
+        outage: is notified of each failed operation, and of each answer.
         clock: a monotonic clock, in seconds.
     """
 
@@ -50,6 +52,7 @@ class Runner:
         connect: Connect,
         ended: Callable[[BaseException | None], None],
         *,
+        outage: OutageReporter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -57,6 +60,7 @@ class Runner:
         self._routine = routine
         self._connect = connect
         self._ended = ended
+        self._outage = outage
         self._clock = clock
         self._nudged = threading.Event()
         self._lock = threading.RLock()  # a routine may stop its own runner
@@ -194,6 +198,7 @@ class Runner:
                 if not self._finish():
                     raise _ReplacedError from None
                 self.problem = error
+                self._outage.failed(error)
                 # All nodes have lost the same store; they must not reconnect in step.
                 if self._pause(pause * random.uniform(0.5, 1.0)):  # noqa: S311
                     raise _ReplacedError from None
@@ -207,6 +212,7 @@ class Runner:
                 _close(store)
                 raise _ReplacedError
             self.problem = self._asked_at = None
+            self._outage.recovered()
             return store, result
 
     def _hold(self, store: RendezvousStore) -> None:
