@@ -214,7 +214,7 @@ class Simulation:
         writer = WriterRoutine(membership, lookup, hold_port=lambda: 20000 + number)
         agent = AgentRequests(membership, writer.reports)
         node = SimulatedNode(self, identity.node, membership, agent)
-        membership.nudge = node.nudge
+        membership.on_nudge(node.nudge)
         self.nodes.append(node)
         node.want_round()
         node.begin("writer", writer.write(node.opened))

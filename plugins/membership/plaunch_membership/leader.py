@@ -102,7 +102,7 @@ class LeaderRoutine:
         if self._members_of != state.world:
             self._members = yield from self._membership.members(state)
             self._members_of = state.world
-            self._peers.watched = frozenset(self._members)
+            self._peers.watch(self._members)
             self._spares = {}
             self._waiting = self._membership.log_reader(
                 self._membership.keys.joined(state.next_round)
@@ -113,7 +113,7 @@ class LeaderRoutine:
         for ticket, key, value in (yield from self._waiting.read()):
             node = self._membership.read_node(ticket, key, value)
             if node is not None:
-                self._peers.watched |= {node.node}
+                self._peers.watch_also({node.node})
                 self._spares[node.node] = node.host
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -167,7 +167,7 @@ class LeaderRoutine:
                     found[ticket] = node
             nodes = {node.node: node for _, node in sorted(found.items())}
             if fresh:
-                self._peers.watched |= set(nodes)
+                self._peers.watch_also(nodes)
             excluded = () if membership.state is None else membership.state.excluded
             out = {*self._missing({*nodes, *self._members})}
             out |= {name for name, node in nodes.items() if node.host in excluded}

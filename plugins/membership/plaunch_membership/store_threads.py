@@ -68,7 +68,7 @@ class StoreThreads:
         self._led = 0  # the incarnation of the leader's routine
         self._is_over = False
         self._checked_at = 0.0
-        membership.nudge = self._nudge
+        membership.on_nudge(self._nudge)
         if store.subscribe is not None:
             store.subscribe(self.check_heartbeats)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
@@ -94,21 +93,7 @@ class WatcherRoutine:
             if incarnation != membership.job.incarnation:
                 return
             was_member = membership.is_member(membership.state)
-            membership.job = replace(membership.job, state=state, state_record=value)
-            if state.verdict is not None:
-                membership.news.verdict = state.verdict  # before any listener is notified
-            if state.event.kind == "formed":
-                membership.part.notices.clear()  # they were for the workers of the last round
-            if state.event.kind == "refused" and state.event.node == membership.me:
-                membership.refuse(state.event.reason)
-            if state.event.kind == "arrived":
-                # It has just announced itself, whatever the last heartbeats showed.
-                lost = membership.peers.lost.items()
-                membership.peers.lost = {
-                    node: why for node, why in lost if node != state.event.node
-                }
-            if state.event.kind == "left":
-                membership.peers.gone[state.event.node] = state.event.reason
+            membership.enter_state(state, value)
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
