@@ -24,7 +24,7 @@ from plaunch_membership.options import WAIT_BOUNDS, Timing, read_token
 from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.shared import WakePipe
-from plaunch_membership.state import JobPhase, verdict_error
+from plaunch_membership.state import JobEventKind, JobPhase, verdict_error
 from plaunch_membership.store import StoreAccess
 from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.texts import NodeTexts
@@ -161,7 +161,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """1 until the agent has acted on an arrival; only the leader knows the number of nodes."""
         state = self.membership.state
-        is_news = state is not None and state.event.kind == "arrived"
+        is_news = state is not None and state.event.kind is JobEventKind.ARRIVED
         return int(is_news and not self.membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:

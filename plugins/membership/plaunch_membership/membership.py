@@ -28,7 +28,7 @@ from plaunch_membership.operations import Add, CompareSet, Routine, Sleep, Wait
 from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
 from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
 from plaunch_membership.shared_log import SharedLogReader
-from plaunch_membership.state import JobPhase, JobState, RecordedVerdict
+from plaunch_membership.state import JobEventKind, JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -200,13 +200,13 @@ class Membership:
             self.job = replace(self.job, state=state, state_record=record)
             if state.verdict is not None:
                 self.news.verdict = state.verdict
-            if event.kind == "formed":
+            if event.kind is JobEventKind.FORMED:
                 self.part.notices.clear()  # they were for the workers of the last round
-            elif event.kind == "refused" and event.node == self.me:
+            elif event.kind is JobEventKind.REFUSED and event.node == self.me:
                 self.refuse(event.reason)
-            elif event.kind == "arrived":
+            elif event.kind is JobEventKind.ARRIVED:
                 self.peers.note_arrival(event.node)
-            elif event.kind == "left":
+            elif event.kind is JobEventKind.LEFT:
                 self.peers.note_departure(event.node, event.reason)
 
     def refuse(self, reason: str) -> None:
