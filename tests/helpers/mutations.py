@@ -34,6 +34,7 @@ from plaunch_membership.records import RecordCodec
 from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import (
     JobEvent,
+    JobEventKind,
     JobPhase,
     JobState,
     RecordedVerdict,
@@ -84,7 +85,7 @@ def _states():
     world = World(0, 0, 2, 3, "10.0.0.1", 29500)
     running = replace(
         began, version=5, phase=JobPhase.RUNNING, world=world, reason="node h1 arrived",
-        event=JobEvent("formed", "h0~0", "", "h0~0#4"),
+        event=JobEvent(JobEventKind.FORMED, "h0~0", "", "h0~0#4"),
     )  # fmt: skip
     settling = transitions.fail(running, "h1~1", "rank 3 failed", from_round=0)
     told = merge(
@@ -230,7 +231,7 @@ def _read_state(record):
     for new in (
         transitions.lead(state, "h9~9", state.leader, "lost"),
         transitions.end_round(
-            state, "lost", "h9~9", state.reason, by="h9~9", from_round=state.round
+            state, JobEventKind.LOST, "h9~9", state.reason, by="h9~9", from_round=state.round
         ),
         transitions.leave(state, "h9~9", state.reason * 3, is_member=True),
         transitions.settle_failed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from plaunch_membership.membership import Membership
 from plaunch_membership.node import NodeIdentity
 from plaunch_membership.operations import Sleep, Wait
 from plaunch_membership.options import Timing
+from plaunch_membership.outage import OutageReporter
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.runner import Runner
 from plaunch_membership.state import JobPhase, JobState
@@ -212,7 +214,7 @@ class Simulation:
         writer = WriterRoutine(membership, lookup, hold_port=lambda: 20000 + number)
         agent = AgentRequests(membership, writer.reports)
         node = SimulatedNode(self, identity.node, membership, agent)
-        membership.nudge = node.nudge
+        membership.on_nudge(node.nudge)
         self.nodes.append(node)
         node.want_round()
         node.begin("writer", writer.write(node.opened))
@@ -426,6 +428,7 @@ def run():
 
     def run(routine, connect, **options):
         ended = Ended()
+        options.setdefault("outage", OutageReporter("board", time.monotonic))
         runner = Runner("test", routine, connect, ended, **options)
         runners.append(runner)
         runner.start()

@@ -12,7 +12,7 @@ from plaunch_membership import transitions
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.keys import Keys
 from plaunch_membership.operations import CompareSet, Sleep
-from plaunch_membership.state import JobPhase
+from plaunch_membership.state import JobEventKind, JobPhase
 from plaunch_membership.watcher import WatcherRoutine
 
 from .conftest import RUN_ID
@@ -133,7 +133,7 @@ def test_a_report_counts_only_in_its_incarnation(settled, what):
     assert job.store.add(f"{log(0)}/tickets", 0) == 0
 
 
-@pytest.mark.parametrize("kind", ["arrived", "replaced"])
+@pytest.mark.parametrize("kind", [JobEventKind.ARRIVED, JobEventKind.REPLACED])
 def test_a_state_of_another_incarnation_is_not_entered(settled, kind):
     """It was read while the node entered another incarnation."""
     _, (node,) = settled(1, max_nodes=2)
@@ -141,7 +141,7 @@ def test_a_state_of_another_incarnation_is_not_entered(settled, kind):
     following = WatcherRoutine(membership).watch()
     key = following.send(None).key
     old = membership.state
-    if kind == "arrived":
+    if kind is JobEventKind.ARRIVED:
         new = transitions.end_round(old, kind, "h9~9", "", by="h9~9#1", from_round=old.round)
     else:
         new = transitions.replace_job(old, "all are gone", by=node.name)
@@ -172,7 +172,9 @@ def lose_once(membership):
         lambda state: transitions.replace_job(state, "all are gone", by=membership.me),
     )
     first = changing.send(None)
-    other = transitions.end_round(membership.state, "arrived", "h9~9", "", by="h9~9", from_round=0)
+    other = transitions.end_round(
+        membership.state, JobEventKind.ARRIVED, "h9~9", "", by="h9~9", from_round=0
+    )
     return changing.send(membership.codec.encode(first.key, other.to_record()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import enum
 import json
 import math
 
@@ -292,3 +293,17 @@ def test_long_values_are_cut_in_messages():
         with pytest.raises(RecordError) as caught:
             record.flag(name)
         assert len(str(caught.value)) < 300
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+def test_a_choice_is_a_member_of_the_enumeration():
+    assert StoreRecord(KEY, {"color": "red"}).choice("color", Color) is Color.RED
+
+
+@pytest.mark.parametrize("value", ["green", "RED", "", 1, ["red"], "x" * 5000])
+def test_any_other_choice_is_rejected(value):
+    with pytest.raises(RecordError, match=rf"{KEY}.*'color'"):
+        StoreRecord(KEY, {"color": value}).choice("color", Color)

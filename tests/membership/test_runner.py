@@ -50,6 +50,28 @@ def test_a_failed_operation_is_repeated_over_a_new_connection(run, board):
     assert runner.problem is None
 
 
+def test_failures_and_answers_are_reported(run, board):
+    class Outage:
+        def __init__(self):
+            self.errors, self.answers = [], 0
+
+        def failed(self, error):
+            self.errors.append(str(error))
+
+        def recovered(self):
+            self.answers += 1
+
+    outage = Outage()
+    board.down = True
+    _, ended = run(iter_once(Add("n", 1)), board.connect, outage=outage)
+    wait_until(lambda: outage.errors, "a failure")
+    assert "down" in outage.errors[0]
+    assert outage.answers == 0
+    board.down = False
+    assert ended.wait() is None
+    assert outage.answers == 1
+
+
 def test_a_lost_connection_is_replaced(run, board):
     stores = []
 

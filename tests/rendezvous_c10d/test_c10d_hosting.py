@@ -21,7 +21,6 @@ from plaunch_rendezvous_c10d import hosting, prepare_backend, tcp_connecting
 from plaunch_rendezvous_c10d.endpoint import ConnectBounds
 from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
 
-from helpers.clock import Clock
 from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 from helpers.programs import run_python
@@ -225,42 +224,6 @@ def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
 def test_a_full_name_that_does_not_resolve_yet(monkeypatch, own, host, expected):
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", own, "", "", "")))
     assert hosting.is_this_machine(host, 1) is expected
-
-
-def test_the_wait_is_reported_once_a_minute(caplog):
-    clock, said = Clock(), []
-    connector = tcp_connector(free_port(), clock=clock)
-    for now in (0.0, 5.0, 11.0, 12.0, 60.0, 72.0, 80.0):
-        clock.now = now
-        caplog.clear()
-        with pytest.raises(RendezvousConnectionError) as caught:
-            connector.connect()
-        if caplog.records:
-            said.append(now)
-    assert said == [11.0, 72.0]
-    assert "for 80 s so far" in str(caught.value)
-
-
-@pytest.mark.parametrize("has_connected", [False, True])
-def test_only_the_agent_reports_the_wait_for_the_first_connection(
-    start_server, caplog, has_connected
-):
-    caplog.set_level("INFO", "plaunch")
-    clock = Clock()
-    if has_connected:
-        server = start_server()
-        connector = server.connector(clock=clock)
-        connector.connect()
-        server.process.kill()
-        server.process.wait()
-    else:
-        connector = tcp_connector(free_port(), clock=clock)
-    for _ in range(2):
-        clock.now += 11.0
-        with pytest.raises(RendezvousConnectionError):
-            connector.connect()
-    said = [message.partition(connector.endpoint.name)[0] for message in caplog.messages]
-    assert said == (["waiting for the store: rendezvous store '"] if has_connected else [])
 
 
 def test_connections_query_no_name_server(prepare, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch_membership import transitions
-from plaunch_membership.state import JobPhase, RecordedVerdict
+from plaunch_membership.state import JobEventKind, JobPhase, RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -105,7 +105,11 @@ class AgentRequests:
 
         def make(state: JobState) -> JobState | None:
             event = state.event
-            is_sent = event.kind == "notice" and event.signum == signum and state.version > since
+            is_sent = (
+                event.kind is JobEventKind.NOTICE
+                and event.signum == signum
+                and state.version > since
+            )
             if is_sent or signum not in membership.part.notices:
                 return None
             return transitions.notify(state, membership.me, signum)
@@ -121,7 +125,12 @@ class AgentRequests:
 
         def make(state: JobState) -> JobState | None:
             return transitions.end_round(
-                state, "requested", membership.me, reason, by=membership.me, from_round=place.round
+                state,
+                JobEventKind.REQUESTED,
+                membership.me,
+                reason,
+                by=membership.me,
+                from_round=place.round,
             )
 
         self._request_of(place, lambda: membership.change(make))

@@ -24,7 +24,7 @@ from plaunch_membership.options import WAIT_BOUNDS, Timing, read_token
 from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.shared import WakePipe
-from plaunch_membership.state import JobPhase, verdict_error
+from plaunch_membership.state import JobEventKind, JobPhase, verdict_error
 from plaunch_membership.store import StoreAccess
 from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.texts import NodeTexts
@@ -89,7 +89,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._endpoint = self._store.endpoint
         self._timing = timing or Timing.from_parameters(params, options)
         self._bounds = bounds
-        self._identity = NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
         self._held: HeldPort | None = None
         # Time in which this process was suspended must not count as silence of the others.
         self._clock = AwakeClock(_MAX_STEP * late_after(self._timing.keep_alive_interval), clock)
@@ -97,7 +96,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._pipe = WakePipe()
         self._is_over = False
         self._has_closed = False  # by `set_closed`
-        self._create_membership()
+        self._create_membership(
+            NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
+        )
         if store.outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
@@ -105,10 +106,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 self._endpoint,
             )
 
-    def _create_membership(self, follows: str = "") -> None:
+    def _create_membership(self, identity: NodeIdentity, follows: str = "") -> None:
         """Create the objects for one job; `follows` is the incarnation of an earlier one."""
         self.membership = Membership(
-            self._identity,
+            identity,
             self._timing,
             self._codec,
             clock=self._clock,
@@ -160,7 +161,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """1 until the agent has acted on an arrival; only the leader knows the number of nodes."""
         state = self.membership.state
-        is_news = state is not None and state.event.kind == "arrived"
+        is_news = state is not None and state.event.kind is JobEventKind.ARRIVED
         return int(is_news and not self.membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:
@@ -184,18 +185,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
             # Other nodes read the verdict in the store.
             self._agent.finish()
             self.threads.stop(min(self._timing.close_timeout, FAREWELL))
-            self._create_membership(follows=self.membership.keys.incarnation)
+            previous = self.membership
+            self._create_membership(previous.identity, follows=previous.keys.incarnation)
         with self._lock:
-            identity = self._identity
-            if self._has_joined and not self.is_closed() and node != identity.settings:
+            settings = self.membership.identity.settings
+            if self._has_joined and not self.is_closed() and node != settings:
                 raise UsageError(
-                    f"this node has joined job {self._run_id!r} with {identity.settings}, and "
+                    f"this node has joined job {self._run_id!r} with {settings}, and "
                     f"cannot continue with {node}; an agent with another WorkerSpec needs a "
                     "rendezvous handler of its own"
                 )
-            address = node.local_addr or identity.address
-            prepared = replace(identity, settings=node, address=address)
-            self._identity = self.membership.identity = prepared
+            self.membership.use_settings(node)
 
     def next_rendezvous(self) -> JobRound:
         """Join the next round and return when it is complete; see `RendezvousHandler`."""
@@ -207,7 +207,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
         patience = self._timing.join_patience(
-            self._identity.job, is_first=not self._has_joined, margin=self._bounds.start_margin
+            self.membership.identity.job,
+            is_first=not self._has_joined,
+            margin=self._bounds.start_margin,
         )
         self._has_joined = True
         if not self._reported:
@@ -263,7 +265,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._stay.wait(lambda: self._is_over)
         if self._news.verdict is None:
             return self.leave()
-        if self._identity.is_host:
+        if self.membership.identity.is_host:
             self._agent.linger(self._stay.must_linger)
             return self._end(self._timing.close_timeout + FAREWELL)
         self._agent.finish()
@@ -391,7 +393,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _hold_port(self) -> int:
         """Reserve a port for the workers' store, in case this node gets rank 0."""
-        previous, self._held = self._held, HeldPort.any(self._identity.job.port_range)
+        previous, self._held = self._held, HeldPort.any(self.membership.identity.job.port_range)
         if previous is not None:
             previous.close()
         return self._held.port

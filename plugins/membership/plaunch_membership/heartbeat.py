@@ -117,12 +117,12 @@ class HeartbeatMonitor:
             gone = peers.gone.get(state.leader)
             if state.leader in reasons or gone is not None:
                 reason = reasons.get(state.leader) or gone or ""
-                peers.lost[state.leader] = reason
+                with self._membership.lock:
+                    peers.note_losses({**peers.lost, state.leader: reason})
                 yield from self.take_lead(state.leader, reason)
             return
         with self._membership.lock:
-            has_news = peers.lost != reasons
-            peers.lost = reasons
+            has_news = peers.note_losses(reasons)
         if has_news:
             self._membership.nudge()
 

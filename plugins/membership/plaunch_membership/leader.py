@@ -29,7 +29,7 @@ from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
 from plaunch_membership.round_cleanup import RoundCleanup
-from plaunch_membership.state import JobPhase, JobState, World, describe_departure
+from plaunch_membership.state import JobEventKind, JobPhase, JobState, World, describe_departure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,7 +45,7 @@ _REPORT_BATCH = 8  # read in one operation; each has up to 700 kB
 
 
 class LeaderRoutine:
-    """The third routine of the node that leads."""
+    """The routine of the leader: forms rounds, detects lost members, decides after failures."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -102,7 +102,7 @@ class LeaderRoutine:
         if self._members_of != state.world:
             self._members = yield from self._membership.members(state)
             self._members_of = state.world
-            self._peers.watched = frozenset(self._members)
+            self._peers.watch(self._members)
             self._spares = {}
             self._waiting = self._membership.log_reader(
                 self._membership.keys.joined(state.next_round)
@@ -113,14 +113,14 @@ class LeaderRoutine:
         for ticket, key, value in (yield from self._waiting.read()):
             node = self._membership.read_node(ticket, key, value)
             if node is not None:
-                self._peers.watched |= {node.node}
+                self._peers.watch_also({node.node})
                 self._spares[node.node] = node.host
 
-    def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
+    def _missing(self, nodes: Collection[str]) -> dict[str, tuple[JobEventKind, str]]:
         """Return those of `nodes` that have left or were lost, and why."""
         gone, lost = self._peers.gone, self._peers.lost
-        return {node: ("lost", lost[node]) for node in nodes if node in lost} | {
-            node: ("left", gone[node]) for node in nodes if node in gone
+        return {node: (JobEventKind.LOST, lost[node]) for node in nodes if node in lost} | {
+            node: (JobEventKind.LEFT, gone[node]) for node in nodes if node in gone
         }
 
     # --- a job without its members ----------------------------------------------------------------
@@ -167,7 +167,7 @@ class LeaderRoutine:
                     found[ticket] = node
             nodes = {node.node: node for _, node in sorted(found.items())}
             if fresh:
-                self._peers.watched |= set(nodes)
+                self._peers.watch_also(nodes)
             excluded = () if membership.state is None else membership.state.excluded
             out = {*self._missing({*nodes, *self._members})}
             out |= {name for name, node in nodes.items() if node.host in excluded}
@@ -289,7 +289,7 @@ class LeaderRoutine:
         self,
         settling: JobState,
         summary: FailureSummary,
-        missing: Mapping[str, tuple[str, str]],
+        missing: Mapping[str, tuple[JobEventKind, str]],
         *,
         is_final: bool,
     ) -> Routine[None]:
@@ -318,7 +318,7 @@ class LeaderRoutine:
     def _lose(
         self,
         before: JobState,
-        missing: Mapping[str, tuple[str, str]],
+        missing: Mapping[str, tuple[JobEventKind, str]],
         summary: FailureSummary = NO_FAILURES,
     ) -> Routine[None]:
         """Continue without a member that has left or was lost, unless the policy ends the job.
@@ -329,7 +329,7 @@ class LeaderRoutine:
         index, node = next(one for one in enumerate(self._members) if one[1] in missing)
         kind, reason = missing[node]
         decision = None
-        if kind == "lost":
+        if kind is JobEventKind.LOST:
             now = yield from self._context()
             summary, decision = yield from self._restarts.decide_lost(
                 before,

@@ -28,10 +28,12 @@ from plaunch_membership.operations import Add, CompareSet, Routine, Sleep, Wait
 from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
 from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
 from plaunch_membership.shared_log import SharedLogReader
-from plaunch_membership.state import JobPhase, JobState, RecordedVerdict
+from plaunch_membership.state import JobEventKind, JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from plaunch.rendezvous import NodeSettings
 
     from plaunch_membership.node import NodeIdentity
     from plaunch_membership.options import Timing
@@ -72,7 +74,7 @@ class Membership:
         absence_is_loss: bool = False,
     ) -> None:
         self.follows = follows
-        self.identity = identity
+        self._identity = identity
         self.timing = timing
         self.codec = codec
         self.clock = clock
@@ -80,8 +82,7 @@ class Membership:
         self.absence_is_loss = absence_is_loss
         self.rejections = RejectionLog()
         self.lock = threading.Condition(threading.RLock())
-        # Wakes the routines; set by the object that runs them.
-        self.nudge: Callable[[], None] = lambda: None
+        self._wake_routines: Callable[[], None] = lambda: None
         self.job = KnownJob(0, Keys(identity.run_id, "-"))
         self.peers = PeerStatus()
         self.part = Participation()
@@ -97,10 +98,29 @@ class Membership:
         self.must_reopen = False  # the store holds another job
         self._writes = itertools.count()
 
+    def on_nudge(self, wake_routines: Callable[[], None]) -> None:
+        """Set the function that wakes the routines; called once, by the object that runs them."""
+        self._wake_routines = wake_routines
+
+    def nudge(self) -> None:
+        """Wake the routines, because something has changed that they wait for."""
+        self._wake_routines()
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """The identity of this node."""
+        return self._identity
+
+    def use_settings(self, settings: NodeSettings) -> None:
+        """Use the agent's settings of this node, before it joins."""
+        with self.lock:
+            address = settings.local_addr or self._identity.address
+            self._identity = replace(self._identity, settings=settings, address=address)
+
     @property
     def me(self) -> str:
         """This node's name."""
-        return self.identity.node
+        return self._identity.node
 
     @property
     def state(self) -> JobState | None:
@@ -167,6 +187,27 @@ class Membership:
             self.peers = PeerStatus()
             self.must_reopen = False
             self.lock.notify_all()
+
+    def enter_state(self, state: JobState, record: bytes) -> None:
+        """Replace the last state of the job that this node has read, and what follows from it.
+
+        Args:
+            state: the next state.
+            record: its stored record.
+        """
+        event = state.event
+        with self.lock:
+            self.job = replace(self.job, state=state, state_record=record)
+            if state.verdict is not None:
+                self.news.verdict = state.verdict
+            if event.kind is JobEventKind.FORMED:
+                self.part.notices.clear()  # they were for the workers of the last round
+            elif event.kind is JobEventKind.REFUSED and event.node == self.me:
+                self.refuse(event.reason)
+            elif event.kind is JobEventKind.ARRIVED:
+                self.peers.note_arrival(event.node)
+            elif event.kind is JobEventKind.LEFT:
+                self.peers.note_departure(event.node, event.reason)
 
     def refuse(self, reason: str) -> None:
         """Refuse this node before it takes part."""

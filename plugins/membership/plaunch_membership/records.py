@@ -6,6 +6,7 @@ version is rejected with an error that names its key. Nothing in it is ever exec
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import math
@@ -39,6 +40,7 @@ _log = logging.getLogger("plaunch")
 
 T = TypeVar("T")
 V = TypeVar("V")
+E = TypeVar("E", bound=enum.Enum)
 
 
 def nearest_date(seconds: float) -> float:
@@ -106,6 +108,14 @@ class StoreRecord(Mapping[str, object]):
             return text
 
         return self._read(name, read, default)
+
+    def choice(self, name: str, choices: type[E]) -> E:
+        """A member of an enumeration, by its value."""
+        text = self.text(name, max_len=MAX_NAME)
+        try:
+            return choices(text)
+        except ValueError:
+            raise self._wrong(name, f"is unknown: {_excerpt(text)}") from None
 
     def texts(self, name: str, *, default: T = _REQUIRED) -> list[str] | T:
         """A list of texts."""

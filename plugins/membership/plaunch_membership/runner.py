@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch_membership.operations import Routine
+    from plaunch_membership.outage import OutageReporter
     from plaunch_membership.store import Connect, RendezvousStore
 
 
@@ -40,6 +41,7 @@ class Runner:
         connect: opens a connection to the store.
         ended: called on the thread when the routine has ended by itself, with the error that it
             raised, if any.
+        outage: is notified of each failed operation, and of each answer.
         clock: a monotonic clock, in seconds.
     """
 
@@ -50,6 +52,7 @@ class Runner:
         connect: Connect,
         ended: Callable[[BaseException | None], None],
         *,
+        outage: OutageReporter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -57,24 +60,23 @@ class Runner:
         self._routine = routine
         self._connect = connect
         self._ended = ended
+        self._outage = outage
         self._clock = clock
         self._nudged = threading.Event()
         self._lock = threading.RLock()  # a routine may stop its own runner
-        self._generation = 0  # the thread that runs the routine
         self._is_stopped = False
         self._operation: Operation | None = None
         self._busy_since: float | None = None
         self._asked_at: float | None = None  # since when the store has not answered
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # the one that runs the routine
         self._store: RendezvousStore | None = None
 
     def start(self) -> None:
         """Start a thread; it continues with the pending operation, if any."""
-        thread = threading.Thread(
-            target=self._run, args=(self._generation,), name=f"plaunch-{self.name}", daemon=True
-        )
-        start_thread(thread)
-        self._thread = thread
+        thread = threading.Thread(target=self._run, name=f"plaunch-{self.name}", daemon=True)
+        with self._lock:
+            start_thread(thread)
+            self._thread = thread
 
     def nudge(self) -> None:
         """End the current `Sleep` of the routine, or the next one."""
@@ -104,10 +106,9 @@ class Runner:
         with self._lock:
             if self._is_stopped or self._busy_since is None:
                 return
-            self._generation += 1
+            self.start()
             self._busy_since = None
             store, self._store = self._store, None
-        self.start()
         _close(store)
 
     def stop(self) -> None:
@@ -131,7 +132,7 @@ class Runner:
 
     # --- on the thread ----------------------------------------------------------------------------
 
-    def _run(self, shift: int) -> None:
+    def _run(self) -> None:
         store: RendezvousStore | None = None
         error: BaseException | None = None
         result: object = None
@@ -139,7 +140,7 @@ class Runner:
         try:
             while True:
                 with self._lock:
-                    if shift != self._generation or self._is_stopped:
+                    if self._is_replaced() or self._is_stopped:
                         return
                     if not is_first or self._operation is None:
                         # Under the lock: only one thread may resume a routine.
@@ -151,10 +152,10 @@ class Runner:
                     self._nudged.clear()
                     result = None
                     continue
-                store, result = self._perform(operation, store, shift)
+                store, result = self._perform(operation, store)
         except StopIteration:
             pass
-        except _Superseded:
+        except _ReplacedError:
             return
         except BaseException as raised:  # noqa: BLE001 - passed to `ended`
             error = raised
@@ -168,61 +169,67 @@ class Runner:
         return self._routine.send(result)
 
     def _perform(
-        self, operation: Any, store: RendezvousStore | None, shift: int
+        self, operation: Any, store: RendezvousStore | None
     ) -> tuple[RendezvousStore, object]:
         pause = _FIRST_PAUSE
         while True:
             with self._lock:
-                if shift != self._generation or self._is_stopped:
+                if self._is_replaced() or self._is_stopped:
                     _close(store)
-                    raise _Superseded
+                    raise _ReplacedError
                 self._busy_since = self._clock()
                 if self._asked_at is None:
                     self._asked_at = self._busy_since
             try:
                 if store is None:
                     store = self._connect()
-                self._hold(store, shift)
+                self._hold(store)
                 if self.problem is not None and isinstance(operation, Add):
                     operation.check(store)
                 result = operation.run(store)
             except RendezvousStateError as error:
                 if store is None:
-                    self._finish(shift)
+                    self._finish()
                     raise
                 result = error
             except RendezvousConnectionError as error:
                 _close(store)
                 store = None
-                if not self._finish(shift):
-                    raise _Superseded from None
+                if not self._finish():
+                    raise _ReplacedError from None
                 self.problem = error
+                self._outage.failed(error)
                 # All nodes have lost the same store; they must not reconnect in step.
                 if self._pause(pause * random.uniform(0.5, 1.0)):  # noqa: S311
-                    raise _Superseded from None
+                    raise _ReplacedError from None
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             except BaseException:
-                self._finish(shift)
+                self._finish()
                 _close(store)
                 raise
-            if not self._finish(shift):
+            if not self._finish():
                 _close(store)
-                raise _Superseded
+                raise _ReplacedError
             self.problem = self._asked_at = None
+            self._outage.recovered()
             return store, result
 
-    def _hold(self, store: RendezvousStore, shift: int) -> None:
+    def _hold(self, store: RendezvousStore) -> None:
         """Make the connection known to `stop` and `renew` before it is used."""
         with self._lock:
-            if shift != self._generation or self._is_stopped:
-                raise _Superseded
+            if self._is_replaced() or self._is_stopped:
+                raise _ReplacedError
             self._store = store
 
-    def _finish(self, shift: int) -> bool:
-        """Mark the operation as finished; False if the thread is superseded or stopped."""
+    def _is_replaced(self) -> bool:
+        """Whether `renew` has handed the routine to another thread."""
+        return threading.current_thread() is not self._thread
+
+    def _finish(self) -> bool:
+        """Mark the operation as finished; False if the thread was replaced or stopped."""
         with self._lock:
-            if shift != self._generation:
+            if self._is_replaced():
                 return False
             self._busy_since = None
             return not self._is_stopped
@@ -235,7 +242,7 @@ class Runner:
         return self._is_stopped
 
 
-class _Superseded(Exception):  # noqa: N818 - not an error
+class _ReplacedError(Exception):
     """Another thread has the routine, or the runner was stopped."""
 
 

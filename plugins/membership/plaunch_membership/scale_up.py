@@ -10,7 +10,7 @@ from plaunch.durations import LONGEST
 from plaunch_membership import transitions
 from plaunch_membership.keys import tickets
 from plaunch_membership.operations import Add, MultiGet, Routine
-from plaunch_membership.state import JobPhase
+from plaunch_membership.state import JobEventKind, JobPhase
 
 if TYPE_CHECKING:
     from plaunch_membership.heartbeat import HeartbeatMonitor
@@ -91,7 +91,7 @@ class ScaleUpRequest:
         yield from self._heartbeat.beat()  # the leader may count this node as lost
         yield from membership.change(
             lambda state: transitions.end_round(
-                state, "arrived", membership.me, "", by=membership.me, from_round=round_
+                state, JobEventKind.ARRIVED, membership.me, "", by=membership.me, from_round=round_
             )
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ class PeerStatus:
     """The status of the other nodes of one incarnation, from heartbeats and states.
 
     Args:
-        watched: the nodes that the leader watches; set by its routine only.
+        watched: the nodes that the leader watches.
         lost: the nodes that were declared lost, and why.
         gone: the nodes that have announced their departure, and why.
         moving: the nodes that were seen alive.
@@ -63,6 +63,27 @@ class PeerStatus:
     lost: dict[str, str] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
     moving: set[str] = field(default_factory=set)
+
+    def watch(self, nodes: Collection[str]) -> None:
+        """Watch these nodes only; called by the leader's routine."""
+        self.watched = frozenset(nodes)
+
+    def watch_also(self, nodes: Collection[str]) -> None:
+        """Watch these nodes, too; called by the leader's routine."""
+        self.watched |= frozenset(nodes)
+
+    def note_losses(self, reasons: Mapping[str, str]) -> bool:
+        """Replace the lost nodes, and why; return whether anything has changed."""
+        previous, self.lost = self.lost, dict(reasons)
+        return previous != self.lost
+
+    def note_arrival(self, node: str) -> None:
+        """Note that a node has announced itself, whatever the last heartbeats showed."""
+        self.lost = {other: why for other, why in self.lost.items() if other != node}
+
+    def note_departure(self, node: str, reason: str) -> None:
+        """Note that a node has announced its departure."""
+        self.gone[node] = reason
 
 
 @dataclass

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from plaunch_membership.records import StoreRecord
 
-_MAX_WORD = 40  # characters of a kind or an outcome
 _MAX_WRITER = MAX_NAME + 40  # a node's name and the number of the write
 
 
@@ -42,12 +41,32 @@ class JobPhase(enum.Enum):
     REPLACED = "replaced"  # all nodes that knew it are gone; a new incarnation starts
 
 
+class JobEventKind(str, enum.Enum):
+    """The kind of the event that led to a state."""
+
+    CREATED = "created"
+    LED = "led"  # another node has become the leader
+    ARRIVED = "arrived"
+    LEFT = "left"
+    LOST = "lost"
+    FAILED = "failed"
+    REQUESTED = "requested"  # a node has requested another round
+    REFUSED = "refused"
+    RESTARTED = "restarted"
+    RECALLED = "recalled"  # a node restored the attempt from before the store lost the job
+    FORMED = "formed"
+    NOTICE = "notice"
+    BROADCAST = "broadcast"  # a text for the listeners on all nodes
+    ENDED = "ended"
+    REPLACED = "replaced"
+
+
 @dataclass(frozen=True)
 class JobEvent:
     """The event that led to a state.
 
     Args:
-        kind: one of `KINDS`.
+        kind: its kind.
         node: the node that it is about.
         reason: why, in words.
         by: the writer and the number of its write, unique in the job.
@@ -55,33 +74,12 @@ class JobEvent:
         index: the rank that a departed node had in the last round; else -1.
     """
 
-    kind: str
+    kind: JobEventKind
     node: str = ""
     reason: str = ""
     by: str = ""
     signum: int = 0
     index: int = -1
-
-
-KINDS = frozenset(
-    {
-        "created",
-        "led",  # another node has become the leader
-        "arrived",
-        "left",
-        "lost",
-        "failed",
-        "requested",  # a node has requested another round
-        "refused",
-        "restarted",
-        "recalled",  # a node restored the attempt from before the store lost the job
-        "formed",
-        "notice",
-        "broadcast",  # a text for the listeners on all nodes
-        "ended",
-        "replaced",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,7 @@ class JobState:
             "leader": self.leader,
             "term": self.term,
             "event": {
-                "kind": self.event.kind,
+                "kind": self.event.kind.value,
                 "node": self.event.node,
                 "reason": self.event.reason,
                 "by": self.event.by,
@@ -232,9 +230,6 @@ class JobState:
         if record.integer("version") != version:
             record.refuse("it is the state of another version, copied to this key")
         event = record.record("event")
-        phase = record.text("phase", max_len=_MAX_WORD)
-        if phase not in _PHASES:
-            record.refuse(f"unknown phase {phase!r}")
         world = verdict = None
         if "world" in record:
             found = record.record("world")
@@ -250,7 +245,7 @@ class JobState:
             found = record.record("verdict")
             summary = FailureSummary.from_record(found)
             verdict = RecordedVerdict(
-                outcome=found.text("outcome", max_len=_MAX_WORD),
+                outcome=found.text("outcome", max_len=MAX_NAME),
                 node=found.text("node", max_len=MAX_NAME),
                 reason=found.text("reason", max_len=MAX_REASON),
                 time=found.date("time"),
@@ -261,13 +256,13 @@ class JobState:
             )
         return cls(
             version=version,
-            phase=JobPhase(phase),
+            phase=record.choice("phase", JobPhase),
             round=record.integer("round", low=0),
             attempt=record.integer("attempt", low=0),
             leader=record.text("leader", max_len=MAX_NAME),
             term=record.integer("term", low=0),
             event=JobEvent(
-                kind=event.text("kind", max_len=_MAX_WORD),
+                kind=event.choice("kind", JobEventKind),
                 node=event.text("node", max_len=MAX_NAME),
                 reason=event.text("reason", max_len=MAX_REASON),
                 by=event.text("by", max_len=_MAX_WRITER),
@@ -289,24 +284,21 @@ def _excluded_in(record: StoreRecord) -> dict[str, str]:
     return {host: found.text(host, max_len=MAX_NAME) for host in [*found][:MAX_EXCLUDED]}
 
 
-_PHASES = frozenset(phase.value for phase in JobPhase)
-
-
 def host_of(node: str) -> str:
     """Return the host in a node's name, for messages."""
     return node.partition("~")[0]
 
 
-def describe_departure(kind: str, node: str, reason: str, index: int = -1) -> str:
+def describe_departure(kind: JobEventKind, node: str, reason: str, index: int = -1) -> str:
     """Describe in one sentence which node's arrival, departure or request ended a round.
 
     `index` is the node's rank in the last round, if known.
     """
     words = {
-        "arrived": "arrived",
-        "left": "left",
-        "lost": "was lost",
-        "requested": "asks for a restart",
+        JobEventKind.ARRIVED: "arrived",
+        JobEventKind.LEFT: "left",
+        JobEventKind.LOST: "was lost",
+        JobEventKind.REQUESTED: "asks for a restart",
     }
     who = f"{host_of(node)} (index {index})" if index >= 0 else host_of(node)
     return f"node {who} {words[kind]}{': ' if reason else ''}{reason}"

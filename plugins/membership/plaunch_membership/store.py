@@ -40,8 +40,8 @@ class RendezvousStore(abc.ABC):
 
         Raises:
             RendezvousStateError: the key holds a value that is not a number. A store that cannot
-                tell may raise `RendezvousConnectionError`; the caller then reads the key and
-                reports its value.
+                distinguish this may raise `RendezvousConnectionError`; the caller then reads the
+                key and reports its value.
         """
 
     @abc.abstractmethod

@@ -12,6 +12,7 @@ from plaunch.errors import RendezvousConnectionError
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import LeaderRoutine
 from plaunch_membership.options import WAIT_BOUNDS
+from plaunch_membership.outage import OutageReporter
 from plaunch_membership.runner import Runner
 from plaunch_membership.store import StoreNotListeningError
 from plaunch_membership.watcher import WatcherRoutine
@@ -56,6 +57,7 @@ class StoreThreads:
         self._timing = membership.timing
         self.connect = store.connect  # tests wrap it
         self._endpoint = store.endpoint
+        self._outage = OutageReporter(store.endpoint, membership.clock)
         self._bounds = bounds
         self._lock = membership.lock
         lookup = JobLookup(membership, make_name=lambda: os.urandom(6).hex())
@@ -66,7 +68,7 @@ class StoreThreads:
         self._led = 0  # the incarnation of the leader's routine
         self._is_over = False
         self._checked_at = 0.0
-        membership.nudge = self._nudge
+        membership.on_nudge(self._nudge)
         if store.subscribe is not None:
             store.subscribe(self.check_heartbeats)
 
@@ -218,7 +220,14 @@ class StoreThreads:
             if error is not None:
                 self._membership.news.wake_agent()
 
-        runner = Runner(name, routine, self.connect, ended, clock=self._membership.clock)
+        runner = Runner(
+            name,
+            routine,
+            self.connect,
+            ended,
+            outage=self._outage,
+            clock=self._membership.clock,
+        )
         runner.start()
         return runner
 

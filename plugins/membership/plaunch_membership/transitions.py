@@ -15,6 +15,7 @@ from plaunch_membership.failures import NO_FAILURES, cut
 from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON
 from plaunch_membership.state import (
     JobEvent,
+    JobEventKind,
     JobPhase,
     JobState,
     RecordedVerdict,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def first_state(node: str, attempt: int = 0) -> JobState:
     """Return the first state of a job that this node starts."""
     return JobState(
-        0, JobPhase.FORMING, 0, attempt, node, 0, JobEvent("created", node=node, by=node)
+        0, JobPhase.FORMING, 0, attempt, node, 0, JobEvent(JobEventKind.CREATED, node=node, by=node)
     )
 
 
@@ -40,12 +41,12 @@ def lead(state: JobState, node: str, gone: str, reason: str) -> JobState | None:
     """Take over from the leader `gone`, for `reason`; None if another node leads already."""
     if state.leader != gone or state.has_ended:
         return None
-    event = JobEvent("led", node=gone, reason=reason, by=node)
+    event = JobEvent(JobEventKind.LED, node=gone, reason=reason, by=node)
     return _follow(state, event, leader=node, term=state.term + 1)
 
 
 def end_round(
-    state: JobState, kind: str, node: str, reason: str, *, by: str, from_round: int
+    state: JobState, kind: JobEventKind, node: str, reason: str, *, by: str, from_round: int
 ) -> JobState | None:
     """End round `from_round`: a node has arrived, has left, was lost, or requests another round."""
     if state.phase is not JobPhase.RUNNING or state.round != from_round:
@@ -55,7 +56,9 @@ def end_round(
         JobEvent(kind, node=node, reason=reason, by=by),
         phase=JobPhase.FORMING,
         round=state.round + 1,
-        leader="" if state.leader == node and kind in ("left", "lost") else state.leader,
+        leader=""
+        if state.leader == node and kind in (JobEventKind.LEFT, JobEventKind.LOST)
+        else state.leader,
         reason=describe_departure(kind, node, reason),
     )
 
@@ -72,9 +75,11 @@ def leave(
     if excluded:
         state = replace(state, excluded=exclude(state, {excluded: reason}))
     if is_member and state.phase is JobPhase.RUNNING:
-        return end_round(state, "left", node, reason, by=node, from_round=state.round)
+        return end_round(state, JobEventKind.LEFT, node, reason, by=node, from_round=state.round)
     leader = "" if state.leader == node else state.leader
-    return _follow(state, JobEvent("left", node=node, reason=reason, by=node), leader=leader)
+    return _follow(
+        state, JobEvent(JobEventKind.LEFT, node=node, reason=reason, by=node), leader=leader
+    )
 
 
 def exclude(state: JobState, hosts: Mapping[str, str]) -> dict[str, str]:
@@ -88,13 +93,15 @@ def fail(state: JobState, node: str, reason: str, *, from_round: int) -> JobStat
     if state.phase is not JobPhase.RUNNING or state.round != from_round:
         return None
     return _follow(
-        state, JobEvent("failed", node=node, reason=reason, by=node), phase=JobPhase.SETTLING
+        state,
+        JobEvent(JobEventKind.FAILED, node=node, reason=reason, by=node),
+        phase=JobPhase.SETTLING,
     )
 
 
 def lose(
     state: JobState,
-    kind: str,
+    kind: JobEventKind,
     node: str,
     reason: str,
     *,
@@ -140,7 +147,7 @@ def settle_failed(
     if is_final or not is_restart:
         return end(state, _failed(host_of(state.event.node), what, why, summary, now), by=by)
     reason = f"{what}; {why or f'restart {state.attempt + 1} of {max_restarts}'}"
-    event = JobEvent("restarted", node=state.event.node, reason=reason, by=by)
+    event = JobEvent(JobEventKind.RESTARTED, node=state.event.node, reason=reason, by=by)
     return _restart(state, event, reason, decision or Decision(RestartAction.RESTART))
 
 
@@ -188,7 +195,7 @@ def form(state: JobState, world: World, *, by: str) -> JobState | None:
         or (state.round, state.term) != (world.round, world.term)
     ):
         return None
-    event = JobEvent("formed", node=by, by=by)
+    event = JobEvent(JobEventKind.FORMED, node=by, by=by)
     return _follow(state, event, phase=JobPhase.RUNNING, world=world, pause=0.0)
 
 
@@ -196,7 +203,7 @@ def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | No
     """Refuse a node; only the leader that forms a round can."""
     if state.phase is not JobPhase.FORMING or state.leader != by:
         return None
-    return _follow(state, JobEvent("refused", node=node, reason=reason, by=by))
+    return _follow(state, JobEvent(JobEventKind.REFUSED, node=node, reason=reason, by=by))
 
 
 def recall(
@@ -216,7 +223,7 @@ def recall(
     reason = f"attempt {attempt} was reached before the store lost the job"
     return _follow(
         state,
-        JobEvent("recalled", node=by, reason=reason, by=by),
+        JobEvent(JobEventKind.RECALLED, node=by, reason=reason, by=by),
         attempt=max(state.attempt, attempt),
         excluded=exclude(state, excluded),
     )
@@ -226,14 +233,14 @@ def notify(state: JobState, node: str, signum: int) -> JobState | None:
     """Forward a signal to all nodes; None if no workers run."""
     if state.phase is not JobPhase.RUNNING:
         return None
-    return _follow(state, JobEvent("notice", node=node, by=node, signum=signum))
+    return _follow(state, JobEvent(JobEventKind.NOTICE, node=node, by=node, signum=signum))
 
 
 def broadcast(state: JobState, node: str, text: str) -> JobState | None:
     """Send a text to all nodes of the running round; None if no round runs."""
     if state.phase is not JobPhase.RUNNING:
         return None
-    return _follow(state, JobEvent("broadcast", node=node, reason=text, by=node))
+    return _follow(state, JobEvent(JobEventKind.BROADCAST, node=node, reason=text, by=node))
 
 
 def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | None:
@@ -241,7 +248,7 @@ def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | Non
     if state.has_ended:
         return None
     verdict = replace(verdict, reason=cut(verdict.reason, MAX_REASON))
-    event = JobEvent("ended", node=verdict.node, reason=verdict.reason, by=by)
+    event = JobEvent(JobEventKind.ENDED, node=verdict.node, reason=verdict.reason, by=by)
     return _follow(state, event, phase=JobPhase.OVER, verdict=verdict)
 
 
@@ -249,7 +256,7 @@ def replace_job(state: JobState, reason: str, *, by: str) -> JobState | None:
     """Let the job start again in another incarnation; only the leader can."""
     if state.leader != by or state.has_ended:
         return None
-    event = JobEvent("replaced", node=by, reason=reason, by=by)
+    event = JobEvent(JobEventKind.REPLACED, node=by, reason=reason, by=by)
     return _follow(state, event, phase=JobPhase.REPLACED)
 
 

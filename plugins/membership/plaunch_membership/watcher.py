@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
 
 from plaunch_membership.node import RoundPlace
 from plaunch_membership.operations import MultiGet, Routine, Wait
-from plaunch_membership.state import JobEvent, JobPhase, JobState, World, host_of, verdict_error
+from plaunch_membership.state import (
+    JobEvent,
+    JobEventKind,
+    JobPhase,
+    JobState,
+    World,
+    host_of,
+    verdict_error,
+)
 
 if TYPE_CHECKING:
     from plaunch_membership.keys import Keys
@@ -23,19 +30,21 @@ _WAIT_TIMEOUT = 5.0  # seconds of one wait for the next state
 _LONG_WAIT = 60.0  # seconds, if the store notices lost connections
 
 _CHANGES = {
-    "arrived": ChangeKind.ARRIVED,
-    "left": ChangeKind.LEFT,
-    "lost": ChangeKind.LOST,
-    "failed": ChangeKind.FAILED,
-    "requested": ChangeKind.RESTART,
-    "notice": ChangeKind.NOTICE,
-    "ended": ChangeKind.CLOSED,
+    JobEventKind.ARRIVED: ChangeKind.ARRIVED,
+    JobEventKind.LEFT: ChangeKind.LEFT,
+    JobEventKind.LOST: ChangeKind.LOST,
+    JobEventKind.FAILED: ChangeKind.FAILED,
+    JobEventKind.REQUESTED: ChangeKind.RESTART,
+    JobEventKind.NOTICE: ChangeKind.NOTICE,
+    JobEventKind.ENDED: ChangeKind.CLOSED,
 }
-_OWN = frozenset({"notice", "failed", "left", "requested"})  # not reported to the node itself
+_OWN = frozenset(  # not reported to the node itself
+    {JobEventKind.NOTICE, JobEventKind.FAILED, JobEventKind.LEFT, JobEventKind.REQUESTED}
+)
 
 
 class WatcherRoutine:
-    """A node's second routine, for one incarnation of the job."""
+    """The routine of every node that reads the states of one incarnation of the job."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -62,7 +71,7 @@ class WatcherRoutine:
             )
             slot = yield from self._find_slot(keys, state)
             self._enter(incarnation, state, value, slot)
-            if state.event.kind == "broadcast" and self._membership.is_member(
+            if state.event.kind is JobEventKind.BROADCAST and self._membership.is_member(
                 self._membership.state
             ):
                 name, _, text = state.event.reason.partition(" ")
@@ -72,7 +81,7 @@ class WatcherRoutine:
         """Return the result for this node's ticket in a round that was just formed."""
         world, joined = state.world, self._membership.part.joined
         if (
-            state.event.kind != "formed"
+            state.event.kind is not JobEventKind.FORMED
             or world is None
             or joined is None
             or joined[0] != world.round
@@ -96,28 +105,14 @@ class WatcherRoutine:
             if incarnation != membership.job.incarnation:
                 return
             was_member = membership.is_member(membership.state)
-            membership.job = replace(membership.job, state=state, state_record=value)
-            if state.verdict is not None:
-                membership.news.verdict = state.verdict  # before any listener is notified
-            if state.event.kind == "formed":
-                membership.part.notices.clear()  # they were for the workers of the last round
-            if state.event.kind == "refused" and state.event.node == membership.me:
-                membership.refuse(state.event.reason)
-            if state.event.kind == "arrived":
-                # It has just announced itself, whatever the last heartbeats showed.
-                lost = membership.peers.lost.items()
-                membership.peers.lost = {
-                    node: why for node, why in lost if node != state.event.node
-                }
-            if state.event.kind == "left":
-                membership.peers.gone[state.event.node] = state.event.reason
+            membership.enter_state(state, value)
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
                 membership.remember(state)
                 if membership.part.is_active:
                     self._notify_agent(state)
-                elif state.event.kind == "lost":
+                elif state.event.kind is JobEventKind.LOST:
                     membership.news.losses.append(_change_of(state.event, ChangeKind.LOST))
             membership.lock.notify_all()
         membership.nudge()
@@ -153,7 +148,7 @@ class WatcherRoutine:
         kind = _CHANGES.get(event.kind)
         if kind is ChangeKind.NOTICE and part.notices.pop(event.signum, None) is not None:
             return  # sent by this node
-        if event.kind == "formed":
+        if event.kind is JobEventKind.FORMED:
             # The others have formed a round without this node.
             part.is_active = False
             reason = f"the others have continued without this node: {state.reason or 'it was away'}"

@@ -1,8 +1,7 @@
-"""The endpoint of a store: connects to it, and describes what it waits for."""
+"""The endpoint of a store: connects to it, and explains why that fails."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -17,13 +16,12 @@ from plaunch_membership import StoreNotListeningError
 from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from plaunch_network import SocketAddress
 
 _log = logging.getLogger("plaunch")
 
-_WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
 _MAX_NAME_LENGTH = 200  # of a run id in a message
 
 
@@ -54,7 +52,6 @@ class StoreEndpoint:
         here: whether the endpoint is this machine, so that loopback reaches it too.
         advice: a hint for messages if no node hosts the store.
         bounds: the bounds of one attempt.
-        clock: a monotonic clock in seconds, for messages.
     """
 
     def __init__(
@@ -65,7 +62,6 @@ class StoreEndpoint:
         here: bool = False,
         advice: str = "",
         bounds: ConnectBounds = CONNECT_BOUNDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = join_host_port(host, port)
         self.bounds = bounds
@@ -73,27 +69,11 @@ class StoreEndpoint:
         self._port = port
         self._here = here
         self._advice = advice
-        self._clock = clock
-        self._lock = threading.Lock()
         self._has_connected = False
-        self._failing_since: float | None = None
-        self._warn_at = 0.0
 
-    @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Note whether an attempt to connect fails, in a `with` block.
-
-        After ten seconds of failures, and then once a minute, a message describes what it waits
-        for, unless the agent does.
-        """
-        try:
-            yield
-        except RendezvousConnectionError as error:
-            self._note_failure(error)
-            raise
-        with self._lock:
-            self._failing_since = None
-            self._has_connected = True
+    def note_connected(self) -> None:
+        """Note that a store answers here; errors then give no advice about the endpoint."""
+        self._has_connected = True
 
     def dial(self, timeout: float) -> socket.socket:
         """Connect to the first address that accepts a connection.
@@ -144,28 +124,12 @@ class StoreEndpoint:
 
     def unreachable(self, what: str, *, is_refused: bool = False) -> RendezvousConnectionError:
         """Return the error of an attempt; `what` says what has failed."""
-        with self._lock:
-            since = self._failing_since
-        long = f", for {self._clock() - since:.0f} s so far" if since is not None else ""
         own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loopback only"
-        text = f"rendezvous store {self.name!r} cannot be reached{long}: {what}"
+        text = f"rendezvous store {self.name!r} cannot be reached: {what}"
         if not self._has_connected:
             # After a first success, the endpoint is right.
             text += f". This machine is {os.uname().nodename!r} ({own}){self._advice}"
         return StoreNotListeningError(text) if is_refused else RendezvousConnectionError(text)
-
-    def _note_failure(self, error: RendezvousConnectionError) -> None:
-        now = self._clock()
-        with self._lock:
-            if self._failing_since is None:
-                self._failing_since = now
-                self._warn_at = now + _WARN_AFTER
-            if now < self._warn_at:
-                return
-            self._warn_at = now + _WARN_INTERVAL
-        # The agent reports the wait for the first connection, unless its log level hides that.
-        if self._has_connected or not _log.isEnabledFor(logging.INFO):
-            _log.warning("waiting for the store: %s", error)
 
 
 class HostJobCheck:

@@ -82,15 +82,15 @@ class JobStoreConnector:
             if client is not None and not client.is_broken:
                 return client
             self._check()
-            with self.endpoint.attempt():
-                client = StoreClient(
-                    self.endpoint.dial,
-                    self._authenticator,
-                    self.endpoint.name,
-                    self._read_timeout,
-                    on_loss=self._notify,
-                    connect_timeout=self.endpoint.bounds.timeout,
-                )
+            client = StoreClient(
+                self.endpoint.dial,
+                self._authenticator,
+                self.endpoint.name,
+                self._read_timeout,
+                on_loss=self._notify,
+                connect_timeout=self.endpoint.bounds.timeout,
+            )
+            self.endpoint.note_connected()
             self._client = client
         if self._is_closed:
             client.close()

@@ -111,11 +111,12 @@ class TcpStoreConnector:
 
     def _try_once(self) -> Any:
         deadline = time.monotonic() + self._bounds.timeout
-        with self.endpoint.attempt():
-            # torch would retry a refused connection, and print that.
-            with self.endpoint.dial(self._bounds.timeout) as sock:
-                address = SocketAddress(sock.family, sock.getpeername())
-            return self._open(address, deadline)
+        # torch would retry a refused connection, and print that.
+        with self.endpoint.dial(self._bounds.timeout) as sock:
+            address = SocketAddress(sock.family, sock.getpeername())
+        client = self._open(address, deadline)
+        self.endpoint.note_connected()
+        return client
 
     def _open(self, address: SocketAddress, deadline: float) -> Any:
         """Create torch's client for the store at `address`, which accepts connections.

@@ -30,7 +30,6 @@ _log = logging.getLogger("plaunch")
 _TIMEOUT_DECAY = 0.9  # of the current timeout, with each answer
 _MIN_ATTEMPT = 0.5  # seconds for one address
 _DIAGNOSIS = 2.0  # seconds
-_WARN_AFTER, _WARN_INTERVAL = 10.0, 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,7 @@ class EtcdClient:
         self._checked: set[Endpoint] = set()  # the members whose version is known
         self._has_warned_of_version = False
         self._is_closed = False
-        self._failing_since: float | None = None
-        self._warn_at = 0.0
+        self._connecting_since: float | None = None  # for the first link
 
     def link(self) -> Link:
         """Return the current link; open one if there is none, in about five seconds at most.
@@ -124,7 +122,6 @@ class EtcdClient:
                     self._refuse_closed()
                 self._link = link
                 self._has_connected = True
-                self._failing_since = None
             return link
 
     def call(self, service: str, name: str, request: Any) -> Any:
@@ -202,10 +199,11 @@ class EtcdClient:
 
     def _find_member(self) -> Link:
         now = time.monotonic()
-        began = self._failing_since if self._failing_since is not None else now
+        if self._connecting_since is None:
+            self._connecting_since = now
         limit = min(self.bounds.connect, self.options.connect_timeout)
         if not self._has_connected:
-            left = began + self.options.connect_timeout - now - _MIN_ATTEMPT
+            left = self._connecting_since + self.options.connect_timeout - now - _MIN_ATTEMPT
             limit = min(limit, max(left, _MIN_ATTEMPT))
         deadline = now + limit
         count = len(self.options.endpoints)
@@ -224,7 +222,7 @@ class EtcdClient:
             self._check_version(link)
             self._next = index
             return link
-        raise self._unreachable(problems, began)
+        raise self._unreachable(problems, self._connecting_since)
 
     def _check_version(self, link: Link) -> None:
         """Warn of the first member whose version is outdated; ask each member once."""
@@ -248,29 +246,18 @@ class EtcdClient:
             )
 
     def _unreachable(self, problems: list[EndpointProblem], began: float) -> RendezvousError:
-        now = time.monotonic()
         timeout = self.options.connect_timeout
-        if self._failing_since is None:
-            self._failing_since, self._warn_at = began, began + _WARN_AFTER
         what = "; ".join(dict.fromkeys(problem.text for problem in problems))
         where = f"etcd at {self.options.endpoint}"
         if not self._has_connected:
             if all(problem.is_final for problem in problems):
                 return EtcdAccessError(f"{where} cannot be used: {what}")
-            if now - began >= timeout - _MIN_ATTEMPT:
+            if time.monotonic() - began >= timeout - _MIN_ATTEMPT:
                 return EtcdAccessError(
                     f"{where} could not be reached within {timeout:g} s (--rdzv-conf "
                     f"connect_timeout): {what}. This machine is {os.uname().nodename!r}"
                 )
-        error = RendezvousConnectionError(
-            f"{where} cannot be reached, for {now - began:.0f} s so far: {what}"
-        )
-        if now >= self._warn_at:
-            self._warn_at = now + _WARN_INTERVAL
-            # The agent reports the wait for the first link, unless its log level hides that.
-            if self._has_connected or not _log.isEnabledFor(logging.INFO):
-                _log.warning("waiting for the store: %s", error)
-        return error
+        return RendezvousConnectionError(f"{where} cannot be reached: {what}")
 
     def _try_endpoint(self, endpoint: Endpoint, timeout: float) -> Link:
         """Return a link to the first address of a member that accepts requests."""

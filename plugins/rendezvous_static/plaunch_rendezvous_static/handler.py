@@ -144,12 +144,12 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 class _FixedMembership(RendezvousHandler):
-    """The common part of both handlers: no node arrives, leaves or closes the job."""
+    """Base of the handlers whose nodes never change: no node arrives, leaves or closes the job."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._held: HeldPort | None = None
-        self._where: RendezvousStoreInfo | None = None  # of the round's store
+        self._store_address: RendezvousStoreInfo | None = None  # of the current round
         self._store: RoundStore | None = None  # created when a program reads it
 
     def get_backend(self) -> str:
@@ -187,30 +187,29 @@ class _FixedMembership(RendezvousHandler):
         """
         return self._store is not None and self._store.is_shared
 
-    def _describe_round(
+    def _create_round(
         self,
-        where: RendezvousStoreInfo,
+        address: RendezvousStoreInfo,
         rank: int,
         world_size: int,
         ranks: WorldRanks | None,
         timeout: float,
     ) -> RendezvousInfo:
         """Return a round whose store is opened when a program reads it."""
-        if where is not self._where:
+        if address is not self._store_address:
             self._drop_store()
-        self._where = where
+        self._store_address = address
 
         def open_store() -> Store:
             from plaunch_rendezvous_static.round_store import RoundStore  # rare
 
-            is_current = where is self._where
+            is_current = address is self._store_address
             store = self._store if is_current else None
             if store is None:
-                address, port = where.master_addr, where.master_port
                 store = RoundStore(
                     self._run_id,
-                    address,
-                    port,
+                    address.master_addr,
+                    address.master_port,
                     is_host=rank == 0,
                     is_alone=world_size == 1,
                     timeout=timeout,
@@ -219,10 +218,10 @@ class _FixedMembership(RendezvousHandler):
                 self._store = store
             return store.open()
 
-        return RendezvousInfo(None, rank, world_size, where, ranks=ranks, open_store=open_store)
+        return RendezvousInfo(None, rank, world_size, address, ranks=ranks, open_store=open_store)
 
     def _drop_store(self) -> None:
-        store, self._store, self._where = self._store, None, None
+        store, self._store, self._store_address = self._store, None, None
         if store is not None:
             store.close()
 
@@ -257,8 +256,8 @@ class SingleNodeRendezvous(_FixedMembership):
         previous, self._held = self._held, HeldPort.any(self._port_range)
         if previous is not None:
             previous.close()
-        where = RendezvousStoreInfo(self._address, self._held.port)
-        return self._describe_round(where, 0, 1, None, JOIN_TIMEOUT)
+        address = RendezvousStoreInfo(self._address, self._held.port)
+        return self._create_round(address, 0, 1, None, JOIN_TIMEOUT)
 
 
 class StaticRendezvous(_FixedMembership):
@@ -320,7 +319,7 @@ class StaticRendezvous(_FixedMembership):
         if not self._has_ranks and self._node is not None:
             self._ranks = self._exchange_ranks(self._node)
             self._has_ranks = True
-        return self._describe_round(
+        return self._create_round(
             self._master, self._rank, self._world_size, self._ranks, self._timeout
         )
 

@@ -1,0 +1,66 @@
+"""Warns while a node cannot reach the store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.errors import RendezvousConnectionError
+
+_log = logging.getLogger("plaunch")
+
+
+class OutageReporter:
+    """Logs a warning while the store does not answer any thread of a node. Thread-safe.
+
+    Before the first answer, the agent reports that it waits for the store. This object then warns
+    only if the log level hides the agent's report.
+
+    Args:
+        endpoint: the endpoint of the store, for messages.
+        clock: a monotonic clock, in seconds.
+        after: seconds from the first failure to the first warning.
+        interval: seconds between two warnings.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        clock: Callable[[], float],
+        after: float = 10.0,
+        interval: float = 60.0,
+    ) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._after = after
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._has_answered = False
+        self._failing_since: float | None = None
+        self._warn_at = 0.0
+
+    def failed(self, error: RendezvousConnectionError) -> None:
+        """Note that an operation has failed, and warn if that is due."""
+        now = self._clock()
+        with self._lock:
+            if self._failing_since is None:
+                self._failing_since, self._warn_at = now, now + self._after
+            if now < self._warn_at:
+                return
+            self._warn_at = now + self._interval
+            seconds = now - self._failing_since
+            is_reported = not self._has_answered and _log.isEnabledFor(logging.INFO)
+        if not is_reported:
+            text = str(error)
+            where = "" if self._endpoint in text else f" at {self._endpoint}"
+            _log.warning("waiting for the store%s, for %.0f s so far: %s", where, seconds, text)
+
+    def recovered(self) -> None:
+        """Note that the store has answered."""
+        with self._lock:
+            self._has_answered = True
+            self._failing_since = None
