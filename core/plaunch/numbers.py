@@ -7,7 +7,15 @@ from plaunch.lazy import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digits", "format_bytes", "format_ranks", "name_ranks", "parse_ranks", "quote"]
+__all__ = [
+    "digits",
+    "format_bytes",
+    "format_ranks",
+    "name_ranks",
+    "parse_ranks",
+    "printable",
+    "quote",
+]
 
 MOST = 2**63 - 1  # what other programs and the records of a job can hold
 MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors
@@ -48,6 +56,15 @@ def quote(value: object) -> str:
     except ValueError:  # an integer with more digits than Python writes
         text = "a number of thousands of digits"
     return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

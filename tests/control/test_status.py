@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from plaunch.agent import Progress
+from plaunch.numbers import printable
 from plaunch_control.client import ask
-from plaunch_control.commands import describe_status, plain
+from plaunch_control.commands import describe_status
 
 from helpers.pretended_launches import PretendedLaunch
 
@@ -36,6 +37,6 @@ def test_notes_of_extensions(runtime_dir, monkeypatch):
         launch.control.set(notes={"checkpoints": "2 wait for their upload", "cache": "\x1b[2J"})
         data = ask(launch.path, "/v1/status")
     assert data["notes"]["checkpoints"] == "2 wait for their upload"
-    lines = [plain(line) for line in describe_status(data)]
+    lines = [printable(line) for line in describe_status(data)]
     assert "checkpoints 2 wait for their upload" in lines
     assert r"cache      \x1b[2J" in lines

@@ -87,6 +87,13 @@ def failure(rank=1, exitcode=-9, pid=78, **changes):
     return made
 
 
+def test_a_log_without_a_launch_is_an_error(clock):
+    log = EventLog(clock=clock)
+    log.add(notifications.BeforeRendezvous(GROUP))
+    with pytest.raises(RuntimeError, match="must begin with LaunchStarted"):
+        EventStream(log).take()
+
+
 def play(recorder, history, error=None):
     """Record a whole launch; return the names without their prefix, and a few words."""
     for notification in history:

@@ -25,7 +25,8 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     A final failure ends the job at once.
 
     The test plays the other nodes: `fail_elsewhere`, `notice`, `cut_off`, `conclude`, and what the
-    base class has. What the agent under test tells is in `reported`, `successes` and `notices`.
+    base class has. The agent's reports are in `reported`, its successes in `successes`, its
+    signals in `notices`.
     A failure, wherever it was, is decided upon when this node joins again: the next round has one
     attempt more, or the job has failed.
 
@@ -124,7 +125,9 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self.ended.append(reason)
         self.conclude("stopped", node="here", reason=reason)
 
-    def request_elsewhere(self, node: str = "neighbour", reason: str = "somebody: why not") -> None:
+    def request_elsewhere(
+        self, node: str = "neighbour", reason: str = "operator: maintenance"
+    ) -> None:
         """Another node asks for another round."""
         self._change(ChangeKind.RESTART, node, reason)
 

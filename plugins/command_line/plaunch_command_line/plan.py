@@ -21,7 +21,7 @@ from plaunch.plugin import (
     find_worker_env,
     find_worker_store,
 )
-from plaunch.rendezvous import RendezvousHandler, traits_of
+from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, traits_of
 from plaunch_network import parse_rendezvous_endpoint
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from plaunch import LaunchConfig
     from plaunch.cli import Invocation
     from plaunch.plugin import PluginManager
-    from plaunch.rendezvous import RendezvousInfo
 
 VERSION = 1  # of the JSON format
 FREE_PORT = "<a free port>"
@@ -227,9 +226,9 @@ def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
     host, port = "", -1
     if config.rdzv_endpoint:
         host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, default_port=-1)
-    group.group_rank, group.group_world_size = rank, config.max_nodes
-    group.master_addr = host or config.local_addr or LOOP_BACK
-    group.master_port = port if port >= 0 else FREE_PORT  # type: ignore[assignment]
+    address = host or config.local_addr or LOOP_BACK
+    store = RendezvousStoreInfo(address, port if port >= 0 else FREE_PORT)  # type: ignore[arg-type]
+    group.enter_round(RendezvousInfo(None, rank, config.max_nodes, store), None)
     here = spec.local_world_size
     world = here * config.max_nodes
     group.workers = [Worker(i, rank * here + i, rank * here + i, world, world) for i in range(here)]

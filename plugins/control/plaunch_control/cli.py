@@ -90,9 +90,9 @@ def _report(launch: Launch, error: ClientError) -> int:
 
 
 def _complain(text: str) -> None:
-    from plaunch_control.commands import plain  # after usage errors
+    from plaunch.numbers import printable  # after usage errors
 
-    sys.stderr.write(f"plaunchctl: {plain(text)}\n")
+    sys.stderr.write(f"plaunchctl: {printable(text)}\n")
 
 
 class _PrintCompletion(argparse.Action):

@@ -8,7 +8,7 @@ import sys
 import time
 
 from plaunch.lazy import TYPE_CHECKING
-from plaunch.numbers import name_ranks
+from plaunch.numbers import name_ranks, printable
 
 from plaunch_control.client import ClientError, GoneError, PendingRequest, SilentError, ask
 
@@ -86,7 +86,7 @@ def status(launch: Launch, options: argparse.Namespace) -> int:
         _print_json(data)
         return 0
     for line in describe_status(data):
-        print(plain(line))
+        print(printable(line))
     return 0
 
 
@@ -170,11 +170,11 @@ def stacks(launch: Launch, options: argparse.Namespace) -> int:
         _print_json(data)
         return 0
     for line in data["lines"]:
-        print(plain(line))
+        print(printable(line))
     for one in data["folders"]:
-        print(plain(f"whole stacks of {one['host']}: {one['folder']}"))
+        print(printable(f"whole stacks of {one['host']}: {one['folder']}"))
     for note in data["notes"]:
-        sys.stderr.write(f"plaunchctl: {plain(note)}\n")
+        sys.stderr.write(f"plaunchctl: {printable(note)}\n")
     return 0
 
 
@@ -209,7 +209,7 @@ def _report(data: dict[str, Any], options: argparse.Namespace, text: str) -> int
         text += (
             f"; its loop has not reported for {data['silent_seconds']:.0f} s and must resume first"
         )
-    print(plain(text))
+    print(printable(text))
     return 0
 
 
@@ -225,7 +225,7 @@ def events(launch: Launch, options: argparse.Namespace) -> int:
             if value not in (None, "") and key not in _COMMON
         ]
         name = event["name"].removeprefix("plaunch.")
-        print(plain(" ".join((_clock(event["timestamp"]), name, *facts))), flush=True)
+        print(printable(" ".join((_clock(event["timestamp"]), name, *facts))), flush=True)
     return 0
 
 
@@ -292,7 +292,7 @@ def wait(launch: Launch, options: argparse.Namespace) -> int:
     if options.json:
         _print_json({key: end[key] for key in ("outcome", "exit_code", "reason")})
     else:
-        print(plain(f"{launch} has ended: {end['outcome']}, exit code {end['exit_code']}"))
+        print(printable(f"{launch} has ended: {end['outcome']}, exit code {end['exit_code']}"))
     return int(end["exit_code"])
 
 
@@ -355,21 +355,12 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
                 " ".join(command),
             )
         )
-    cells = [tuple(map(plain, row)) for row in cells]
+    cells = [tuple(map(printable, row)) for row in cells]
     widths = [max(len(line[n]) for line in cells) for n in range(len(titles) - 1)]
     room = os.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in cells:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False))
         print(f"{text}  {line[-1]}"[:room].rstrip())
-
-
-def plain(text: str) -> str:
-    r"""A text for a terminal, with unprintable characters escaped, such as `\x1b`."""
-    if text.isprintable():
-        return text
-    from plaunch_membership import printable  # rarely needed; it imports `typing`
-
-    return printable(text)
 
 
 def _known(value: object) -> str:

@@ -56,7 +56,7 @@ class EventStream:
         self._next = 0  # the number of the next entry
         self._wall = self._monotonic = 0.0  # the time of the current entry
         self._restart = RestartAccount()
-        self._launch: agent.LaunchStarted
+        self._launch: agent.LaunchStarted | None = None
         self._began = self._last = self._round_began = self._workers_began = 0.0
         self._host = os.uname().nodename
         self._events: list[Event] = []
@@ -265,13 +265,14 @@ class EventStream:
         """Make an event; `at` is its time on both clocks, by default that of the notification."""
         wall, monotonic = at or (self._wall, self._monotonic)
         self._last = max(self._last, monotonic)  # events are in the order of their monotonic times
+        launch = self._get_launch()
         group = self._group
         common: Metadata = {
-            "run_id": self._launch.group.run_id,
+            "run_id": launch.group.run_id,
             "attempt": group.attempt,
             "round": group.round,
             "host": self._host,
-            "role": self._launch.group.role,
+            "role": launch.group.role,
             "agent_pid": os.getpid(),
             "group_rank": group.group_rank,
             "ranks": format_ranks(self._ranks.values()),
@@ -283,13 +284,19 @@ class EventStream:
         self._events.append(event)
         return event
 
+    def _get_launch(self) -> agent.LaunchStarted:
+        if self._launch is None:
+            raise RuntimeError("the event log of a launch must begin with LaunchStarted")
+        return self._launch
+
     def _at(self, wall: float) -> float:
         return self._monotonic - max(self._wall - wall, 0.0)
 
     def _for_torchrun(self) -> Metadata:
+        launch = self._get_launch()
         return {
-            "backend": self._launch.backend,
-            "entry_point": self._launch.entry_point,
+            "backend": launch.backend,
+            "entry_point": launch.entry_point,
             "group_world_size": self._group.group_world_size,
             "elapsed": self._monotonic - self._began,
         }

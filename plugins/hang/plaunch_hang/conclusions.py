@@ -164,7 +164,7 @@ class Conclusions:
         held = describe_held(sample.held, self._host) if sample.held else ""
         early = _describe_early_ends(sample, self._host)
         if job.publish(sample.now, state, sample.finding.still, groups, held, early):
-            self._follow(control, sample, job.judge(sample.pids))
+            self._act_on(control, sample, job.conclude(sample.pids))
         self._samples += 1
         if self._samples == 2 * SAMPLES and round_.node == 0:
             # Warn early, instead of when the job hangs.
@@ -189,7 +189,7 @@ class Conclusions:
         is_long = self._watch.idle() >= sample.shortest / ALONE
         return NodeActivity.PAUSES if is_long else NodeActivity.MOVES
 
-    def _follow(self, control: Control, sample: WatchSample, found: JobFinding) -> None:
+    def _act_on(self, control: Control, sample: WatchSample, found: JobFinding) -> None:
         """Act on what the reports of all nodes show."""
         snapshot = self._snapshot
         if snapshot is None:

@@ -139,7 +139,7 @@ class JobWatch:
         reports = self._read()
         return () if reports is None else self._silent(reports)
 
-    def judge(self, ranks: Collection[int]) -> JobFinding:
+    def conclude(self, ranks: Collection[int]) -> JobFinding:
         """Read the reports, while the workers of this node do not move.
 
         Args:

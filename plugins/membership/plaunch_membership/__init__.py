@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch.numbers import printable as printable  # as in plaunch 0.1.0
+
     from plaunch_membership.handler import DynamicRendezvousHandler as DynamicRendezvousHandler
     from plaunch_membership.options import Timing as Timing
     from plaunch_membership.options import read_token as read_token
     from plaunch_membership.records import MAX_NAME as MAX_NAME
     from plaunch_membership.records import RecordError as RecordError
-    from plaunch_membership.records import printable as printable
     from plaunch_membership.store import Connect as Connect
     from plaunch_membership.store import RendezvousStore as RendezvousStore
     from plaunch_membership.store import StoreAccess as StoreAccess
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "plaunch.numbers": "printable",
         ".handler": "DynamicRendezvousHandler",
         ".options": "Timing read_token",
-        ".records": "MAX_NAME RecordError printable",
+        ".records": "MAX_NAME RecordError",
         ".store": "Connect RendezvousStore StoreAccess StoreNotListeningError",
     },
 )

@@ -9,10 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
+from plaunch.numbers import printable
 
 from plaunch_membership.operations import MultiGet
 from plaunch_membership.options import WAIT_BOUNDS
-from plaunch_membership.records import MAX_NAME, MAX_REFUSAL, printable
+from plaunch_membership.records import MAX_NAME, MAX_REFUSAL
 from plaunch_membership.state import JobPhase
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from plaunch.errors import RendezvousStateError
+from plaunch.numbers import printable
 
 if TYPE_CHECKING:
     import hmac
@@ -46,15 +47,6 @@ E = TypeVar("E", bound=enum.Enum)
 def nearest_date(seconds: float) -> float:
     """Clamp seconds since the epoch to valid dates in all time zones."""
     return min(max(seconds, 0.0), MAX_SECONDS)
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
 
 
 class RecordError(RendezvousStateError):

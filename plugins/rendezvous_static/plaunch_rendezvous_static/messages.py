@@ -12,8 +12,9 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
+from plaunch.numbers import printable
 from plaunch.rendezvous import WorldRanks
-from plaunch_membership import MAX_NAME, printable
+from plaunch_membership import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
