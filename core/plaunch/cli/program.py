@@ -137,8 +137,6 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
             gc.enable()
     STDERR.set_run_id(config.run_id)
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
-    if STDERR.is_json and config.log_line_prefix_template is None:
-        config.log_line_prefix_template = parts.load_part(parts.JSON_TEMPLATE)(config.run_id)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not STDERR.is_json else None
     with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():

@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.components import AgentServices
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.messages import WaitReporter
 from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
@@ -113,7 +114,7 @@ class LaunchSession:
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
-        checks, starter = components.services.health_checks, components.services.starter
+        checks, starter = components.health_checks, components.starter
         handler = create_rendezvous(config, self._manager, components.restart_policy)
         stack.callback(self._release, handler)
         stack.callback(self._close_logs)
@@ -148,26 +149,30 @@ class LaunchSession:
 
     def _create_agent(self, handler: RendezvousHandler) -> LocalElasticAgent:
         components, config = self._components, self._request.config
-        template = config.log_line_prefix_template
-        if template is None:
-            template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         return LocalElasticAgent(
             spec=self._request.worker_spec(
                 handler,
-                worker_store="rank0" if components.services.open_store is None else "agent",
+                worker_store="rank0" if components.open_store is None else "agent",
             ),
             logs_specs=components.logs_specs,
             start_method=config.start_method,
             exit_barrier_timeout=config.exit_barrier_timeout,
-            log_line_prefix_template=template,
+            log_line_prefix_template=config.log_line_prefix_template,
             shutdown_timeout=self._grace,
             health_check_server=self._request.health_check_server,
-            services=components.services._replace(
+            services=AgentServices(
+                signal_policy=components.signal_policy,
+                restart_policy=components.restart_policy,
+                health_checks=components.health_checks,
                 notify=self._notify,
                 waiting=self._waiting,
                 watchdog=self._watchdog,
                 worker_env=self._worker_env,
+                binder=components.binder,
+                open_store=components.open_store,
+                starter=components.starter,
                 output_stats=self._output_stats,
+                keep_daemons=config.keep_daemons,
             ),
         )
 
@@ -225,7 +230,7 @@ class LaunchSession:
 
     def _release(self, handler: RendezvousHandler) -> None:
         """Leave the rendezvous, if the job may continue without this node; else shut it down."""
-        policy = self._components.services.get_signal_policy()
+        policy = self._components.signal_policy
         release_rendezvous(handler.leave if self._leaves else lambda: shut_down(handler, policy))
 
     # --- called by the agent ----------------------------------------------------------------------
