@@ -227,7 +227,7 @@ def test_output_of_a_plugin_to_a_blocked_stderr_does_not_block_the_launcher(evil
         ("slow-import", "", 0, f"plugin {{}} {RELEASE}slow_import) took 1."),
         ("fails-when-started", "", 0, f"plugin {{}} {RELEASE}hooks) failed in plaunch_w"),
         ("fails-in-worker-env", "", 110, f"plugin {{}} {RELEASE}hooks) failed in pla"),
-        ("fails", LOGS, 110, f"logs spec {{}} {RELEASE}components) failed: ValueError"),
+        ("fails", LOGS, 110, f"logs spec {{}} {RELEASE}components) failed in reify: ValueError"),
         ("leaves-a-message", NPROC, 110, "SystemExit: the driver is broken"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.components import AgentServices
 from plaunch.agent.local import LocalElasticAgent
-from plaunch.agent.messages import WaitReporter
+from plaunch.agent.messages import WaitReporter, read_wait
 from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
@@ -24,9 +24,10 @@ from plaunch.errors import (
     UnkillableWorkerError,
 )
 from plaunch.launch.prepare import create_rendezvous
-from plaunch.plugin.components import find_worker_env, notify
+from plaunch.plugin.components import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.guard import bounded_call
+from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
 
@@ -66,7 +67,15 @@ class LaunchSession:
         self._grace = request.config.shutdown_timeout or 0.0  # seconds
         self._output_stats = OutputStats()
         self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
-        self._waiting = WaitReporter(request.config.start_timeout, show=request.show)
+        self._logs_specs = LaunchLogsSpecs(
+            components.logs_specs, manager.guard, manager.who_made(components.logs_specs)
+        )
+        backend = manager.who(RENDEZVOUS, request.config.rdzv_backend)
+        self._waiting = WaitReporter(
+            request.config.start_timeout,
+            show=request.show,
+            read=manager.guard.limit_call(backend, "describe_wait", read_wait),
+        )
         self._log = EventLog()
         self._agent: LocalElasticAgent | None = None
         self._events: LaunchEvents | None = None
@@ -105,7 +114,7 @@ class LaunchSession:
             self._events = components.create_events(
                 log,
                 components.context,
-                lambda: components.logs_specs.create_run_dir(config.run_id),
+                lambda: self._logs_specs.create_run_dir(config.run_id),
                 [item for item in components.extensions if item.takes_events],
             )
             log.subscribe(self._events)
@@ -154,7 +163,7 @@ class LaunchSession:
                 handler,
                 worker_store="rank0" if components.open_store is None else "agent",
             ),
-            logs_specs=components.logs_specs,
+            logs_specs=self._logs_specs,
             start_method=config.start_method,
             exit_barrier_timeout=config.exit_barrier_timeout,
             log_line_prefix_template=config.log_line_prefix_template,
@@ -178,7 +187,13 @@ class LaunchSession:
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         snapshot = functools.partial(
-            snapshot_of_launch, agent, handler, self._watchdog, self._output_stats, self._events
+            snapshot_of_launch,
+            agent,
+            handler,
+            self._waiting,
+            self._watchdog,
+            self._output_stats,
+            self._events,
         )
         for item in self._components.extensions:
             item.start(AgentControl(agent, item.who, snapshot, handler, self._log))
