@@ -8,8 +8,8 @@ the same way.
 registered, `CallGuard.limit_call` a method that the agent's loop calls.
 
 Imports are the exception: they stay on the calling thread and have no time limit, since some
-packages install signal handlers, which Python allows on the main thread only. `blaming` names the
-plugin in their errors.
+packages install signal handlers, which Python allows on the main thread only. `import_errors` names
+the plugin in their errors.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class NotReturnedError(PluginError):
 
 
 @contextlib.contextmanager
-def blaming(
+def import_errors(
     failure: str,
     *,
     advice: Callable[[BaseException], str] = lambda error: "",
