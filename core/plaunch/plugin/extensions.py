@@ -189,8 +189,8 @@ class AgentControl:
         log: EventLog | None = None,
     ) -> None:
         self._log = log
-        self._take: Callable[[], list[Event]] | None = None
-        self._taking = threading.Lock()
+        self._event_stream: Any = None  # created by the first `take_events`
+        self._events_lock = threading.Lock()
         self._agent = agent
         self._who = who
         self._snapshot = snapshot
@@ -223,11 +223,13 @@ class AgentControl:
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
-        with self._taking:
+        with self._events_lock:
             if self._log is None:
                 return []
-            self._take = self._take or parts.load_part(parts.EVENT_STREAM)(self._log).take
-            return self._take()
+            if self._event_stream is None:
+                self._event_stream = parts.load_part(parts.EVENT_STREAM)(self._log)
+            events: list[Event] = self._event_stream.take()
+            return events
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Set the workers' progress for the next snapshots."""
