@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.process.logs import LogsSpecs
 
+PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
@@ -134,6 +135,8 @@ class LaunchConfig(Record):
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
         if self.shutdown_timeout is None:
             self.shutdown_timeout = shutdown_timeout_of(os.environ)
+        if self.log_line_prefix_template is None:
+            self.log_line_prefix_template = os.environ.get(PREFIX_VARIABLE)
         if self.devices is not None and len(self.devices) != self.nproc_per_node:
             raise UsageError(
                 f"there are {len(self.devices)} devices ({','.join(map(str, self.devices))}) for "

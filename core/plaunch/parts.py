@@ -56,7 +56,7 @@ PAINT = "plaunch_report.colors:paint"
 # Names the limit on processes and threads that is reached: a message without the limit.
 DESCRIBE_SHORTAGE = "plaunch_doctor.limits:describe_shortage"
 # Writes the first failure to the error file of a launcher that is a worker itself: a message.
-HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
+WRITE_ERROR_FILE = "plaunch_torchrun.error_handler:dump_root_cause"
 # Adds what the site knows about a signal to a failure: a message, and the report without it.
 ENRICH_SIGNAL_FAILURE = "plaunch_torchrun.error_handler:enrich_signal_failure"
 # Whether the site has put its own health check server in the place of torchrun's: it has not.

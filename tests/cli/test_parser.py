@@ -107,7 +107,7 @@ def test_where_values_come_from():
 def test_a_message_names_the_variable_that_set_the_option():
     args = parse(["--nnodes=2", "x.py"], {"PET_ROLE": "a", "PET_TEE": "1"})
     text = "--nnodes is bad, --role=a too (--tee, -t), but not --rolex or a--tee"
-    assert args.as_given(text) == (
+    assert args.name_sources(text) == (
         "--nnodes is bad, variable PET_ROLE=a too (variable PET_TEE, variable PET_TEE), but not "
         "--rolex or a--tee"
     )

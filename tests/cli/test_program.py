@@ -33,13 +33,13 @@ def acme(source):
 def test_what_a_plugin_raises_names_it(invocation, source):
     with (
         pytest.raises(PluginError, match=r"^plugin 'acme' failed in do: [A-Za-z]*: 0$"),
-        invocation.blaming(),
+        invocation.naming_plugins(),
     ):
         acme(source)()
 
 
 def test_an_error_of_plaunch_itself_is_not_converted(invocation):
-    with pytest.raises(ValueError, match="ours"), invocation.blaming():
+    with pytest.raises(ValueError, match="ours"), invocation.naming_plugins():
         raise ValueError("ours")
 
 
@@ -47,13 +47,13 @@ def test_sys_exit_in_the_launcher_is_an_error(invocation, monkeypatch):
     monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
     with (
         pytest.raises(PluginError, match=r"called sys.exit\(0\)"),
-        invocation.blaming(),
+        invocation.naming_plugins(),
     ):
         sys.exit(0)
 
 
 def test_a_program_that_launches_may_end_itself(invocation):
-    with pytest.raises(SystemExit), invocation.blaming():
+    with pytest.raises(SystemExit), invocation.naming_plugins():
         sys.exit(0)
 
 

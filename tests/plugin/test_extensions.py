@@ -228,7 +228,7 @@ def test_an_extension_listens_to_other_nodes_on_a_thread(caplog):
 
     control.listen("acme", listen)
     control.broadcast("acme", "where are you?")
-    assert heard.get(timeout=30) == ("where are you?", "plaunch-hears-acme")
+    assert heard.get(timeout=30) == ("where are you?", "plaunch-broadcast-acme")
     wait_until(lambda: "plugin 'acme' failed at a broadcast: KeyError" in caplog.text, caplog.text)
     control.publish("acme", "here")
     assert control.published("acme", all_nodes=True) == {"a": "here"}

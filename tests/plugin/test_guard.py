@@ -21,7 +21,7 @@ from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.guard import CallLimits, Culprits
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import KINDS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.metadata import KINDS, LOGS_SPECS
 from plaunch.process import LogsSpecs
 from plaunch.testing import plugin_manager
 
@@ -377,53 +377,32 @@ class Bound:
         sys.exit(0)
 
 
-def test_methods_of_a_component_run_on_a_thread_that_is_gone_afterwards(manager) -> None:
-    bound = Bound()
-    manager().guard.limit_methods(WHO, bound, ("reify", "fail", "leave", "lacking"))
-    thread = bound.reify()
+def test_a_limited_call_runs_on_a_thread_that_is_gone_afterwards(manager) -> None:
+    bound, limit = Bound(), manager().guard.limit_call
+    thread = limit(WHO, "reify", bound.reify)()
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
     with pytest.raises(ValueError, match="no such thing"):
-        bound.fail()
+        limit(WHO, "fail", bound.fail)()
     with pytest.raises(PluginError, match=re.escape(f"{WHO} failed in leave: SystemExit: 0")):
-        bound.leave()
+        limit(WHO, "leave", bound.leave)()
 
 
-def test_a_method_that_has_not_returned_is_not_called_again(manager, gate) -> None:
+def test_a_call_that_has_not_returned_is_not_repeated(manager, gate) -> None:
     calls = []
-    component = types.SimpleNamespace(describe_wait=lambda: calls.append(gate.wait(BOUND)))
     limits = CallLimits(others={"describe_wait": 0.05})
-    manager(limits=limits).guard.limit_methods(WHO, component, RENDEZVOUS.limited)
+    guard_of_launch = manager(limits=limits).guard
+    describe = guard_of_launch.limit_call(
+        WHO, "describe_wait", lambda: calls.append(gate.wait(BOUND))
+    )
     with pytest.raises(PluginError, match=r"has not returned from describe_wait within 0\.05 s"):
-        component.describe_wait()
+        describe()
     with pytest.raises(PluginError, match="has still not returned from describe_wait"):
-        component.describe_wait()
+        describe()
     gate.set()
     wait_until(lambda: calls, "it returns")
-    component.describe_wait()
+    describe()
     assert calls == [True, True]
-
-
-def test_methods_of_the_core_need_no_thread(manager) -> None:
-    class Specs(LogsSpecs):
-        root_log_dir = None
-
-        def reify(self, envs):
-            return threading.current_thread()
-
-    specs = Specs()
-    manager().guard.limit_methods(WHO, specs, LOGS_SPECS.limited)
-    assert specs.reify({}) is not threading.current_thread()
-    assert specs.open_sink.__func__ is LogsSpecs.open_sink
-
-
-def test_methods_of_plaunchs_own_components_need_no_thread(manager) -> None:
-    assert "reify" not in vars(plugin_manager().make(LOGS_SPECS, LOGS_SPECS.default))
-
-
-def test_an_object_without_a_dictionary_stays_as_it_is(manager) -> None:
-    stands = signal.Signals.SIGTERM
-    manager().guard.limit_methods(WHO, (stands,), ("count",))
 
 
 # --- whose code has raised an exception -----------------------------------------------------------

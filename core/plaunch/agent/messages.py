@@ -145,6 +145,23 @@ _LIVE_INTERVAL = 1.0  # seconds between two changes of a live line
 _MOST_SILENCE = 60.0  # seconds between two plain lines; each pause is twice the one before
 
 
+def read_wait(handler: Any) -> str:
+    """What `next_rendezvous` of `handler` waits for, in a few words; raises what the handler does.
+
+    A handler that does not derive from plaunch's class may have no such method.
+    """
+    describe = getattr(handler, "describe_wait", None)
+    return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())
+
+
+def describe_wait(handler: Any, read: Callable[[Any], str] = read_wait) -> str:
+    """What `next_rendezvous` of `handler` waits for, in a few words; never raises its errors."""
+    try:
+        return read(handler)
+    except Exception as error:  # noqa: BLE001 - a backend's bug must not cost the job
+        return f"the rendezvous, which cannot say for what ({one_line(error)})"
+
+
 class WaitReporter:
     """Reports each wait in a live line, or in log lines that become rarer.
 
@@ -152,6 +169,7 @@ class WaitReporter:
         start_timeout: seconds from now until the first worker must run, or None for no bound.
         show: shows a line and replaces the one it showed before; an empty text clears it. None if
             lines cannot be replaced: they are logged then.
+        read: calls `describe_wait` of a handler; may limit its time.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch, for people.
     """
@@ -161,10 +179,12 @@ class WaitReporter:
         start_timeout: float | None = None,
         *,
         show: Callable[[str], None] | None = None,
+        read: Callable[[Any], str] = read_wait,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._start_timeout = start_timeout
+        self._read = read
         self._show = show
         self._clock = clock
         self._wall_clock = wall_clock
@@ -196,6 +216,10 @@ class WaitReporter:
         until = self._speak_at if self._start_by is None else min(self._speak_at, self._start_by)
         return max(until - self._clock(), 0.0)
 
+    def describe(self, handler: RendezvousHandler | JobRendezvous) -> str:
+        """What `next_rendezvous` of `handler` waits for; never raises its errors."""
+        return describe_wait(handler, self._read)
+
     def look(self, handler: RendezvousHandler | JobRendezvous) -> RendezvousTimeoutError | None:
         """Report what the agent waits for, if it is time; return the error if the wait must end."""
         now = self._clock()
@@ -203,12 +227,12 @@ class WaitReporter:
             self.end()
             return RendezvousTimeoutError(
                 f"no worker of this node could be started within {self._start_timeout:g} s "
-                f"(--start-timeout); it was waiting for {describe_wait(handler)}"
+                f"(--start-timeout); it was waiting for {self.describe(handler)}"
             )
         if now < self._speak_at:
             return None
         waited = format_duration(round(now - self._since), " ")
-        text = f"waiting for {describe_wait(handler)}"
+        text = f"waiting for {self.describe(handler)}"
         if self._show is not None:
             self._show(f"{text} ({waited}; Ctrl-C ends it)")
             self._speak_at = now + _LIVE_INTERVAL
@@ -218,13 +242,3 @@ class WaitReporter:
         self._silence = min(2 * self._silence, _MOST_SILENCE)
         self._speak_at = now + self._silence
         return None
-
-
-def describe_wait(handler: Any) -> str:
-    """What `next_rendezvous` of `handler` waits for, in a few words; never raises its errors."""
-    # A handler that does not derive from plaunch's class may have no such method.
-    describe = getattr(handler, "describe_wait", None)
-    try:
-        return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())
-    except Exception as error:  # noqa: BLE001 - a backend's bug must not cost the job
-        return f"the rendezvous, which cannot say for what ({one_line(error)})"

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import notifications
-from plaunch.agent.messages import describe_round, describe_wait
+from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import QUIET_INTERVAL, BackgroundCall, LoopWatchdog, Poller
 from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import NodeHealthy, NodeUnhealthy, RoundFailed, RoundFormed
@@ -191,7 +191,7 @@ class RoundJoiner:
     def _note_delay(self) -> None:
         """Notify listeners, once, that a restart policy has delayed the round."""
         delay = self._job.restart_delay()
-        self.waits_for = describe_wait(self._job) if delay else ""
+        self.waits_for = self._reporter.describe(self._job) if delay else ""
         if delay and not self._delay:
             self._delay = delay
             self._notifier.notify(notifications.RestartDelayed, delay)

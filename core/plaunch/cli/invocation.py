@@ -101,9 +101,9 @@ class Invocation:
         from plaunch.cli.settings import config_from_args, fill_in
 
         args = self.parsed()
-        with self.blaming():
-            taken = fill_in(args, manager)
-            return config_from_args(args, manager), taken
+        with self.naming_plugins():
+            filled_in = fill_in(args, manager)
+            return config_from_args(args, manager), filled_in
 
     def load_chosen(self, manager: PluginManager, config: LaunchConfig) -> None:
         """Load the plugins that the settings name.
@@ -136,7 +136,7 @@ class Invocation:
         return checks
 
     @contextlib.contextmanager
-    def blaming(self) -> Iterator[None]:
+    def naming_plugins(self) -> Iterator[None]:
         """Run code that calls plugins without the guard; name the plugin in what it raises.
 
         `sys.exit` is an error, too: plaunch itself never calls it here.
@@ -161,18 +161,18 @@ class Invocation:
                 "shows where"
             ) from error
 
-    def as_given(self, text: str) -> str:
+    def name_sources(self, text: str) -> str:
         """Return a message about options with the variables or files that set them."""
-        return text if self.args is None else self.args.as_given(text)
+        return text if self.args is None else self.args.name_sources(text)
 
 
-def given_command(args: Arguments) -> Option | None:
+def find_command(args: Arguments) -> Option | None:
     """Return the given option that has a command, such as `--doctor`, or None."""
     commands = (option for option in args.table if option.command)
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
 
 
-def command_despite_errors(
+def find_command_despite_errors(
     argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Option, OptionTable] | None:
     """Return the command to run although the options cannot be parsed, or None."""

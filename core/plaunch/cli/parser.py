@@ -168,7 +168,7 @@ class Arguments(SimpleNamespace):
         setattr(self, dest, value)
         self.sources[dest] = source
 
-    def as_given(self, text: str) -> str:
+    def name_sources(self, text: str) -> str:
         """Replace options in a message by the variables or files that set them.
 
         Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.cli.console import STDERR, STDOUT
-from plaunch.cli.invocation import Invocation, command_despite_errors, given_command
+from plaunch.cli.invocation import Invocation, find_command, find_command_despite_errors
 from plaunch.cli.parser import parse
 from plaunch.errors import (
     ExitCode,
@@ -70,7 +70,7 @@ def concluded(launch: Callable[[], object]) -> int:
         for each in (cause, error):
             if isinstance(each, PlaunchError):
                 _print_error(each)
-                _hand_up(each)
+                _write_error_file(each)
         return reported_exit_code(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the process boundary
         _print_bug(error)
@@ -94,14 +94,14 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         args = parse(argv)
     except (UsageError, PluginError) as error:
         STDERR.guess_format(argv, os.environ)
-        wanted = command_despite_errors(argv, os.environ)
+        wanted = find_command_despite_errors(argv, os.environ)
         if wanted is None:
             raise
         command, table = wanted
         invocation = Invocation(None, table, plugins, error)
     else:
         STDERR.set_format(args.log_format, args.color)
-        command = given_command(args)
+        command = find_command(args)
         invocation = Invocation(args, args.table, plugins)
     problems = [] if invocation.args is None else invocation.table.problems
     if command is None or command.dest not in _SILENT or problems:
@@ -114,7 +114,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
                 return _launch(invocation)
             code = invocation.table.call(command, command.command, invocation)
         except UsageError as error:
-            error.args = (invocation.as_given(str(error)),)
+            error.args = (invocation.name_sources(str(error)),)
             raise
     if code:
         raise SystemExit(code)
@@ -128,7 +128,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     try:
         entrypoint, arguments = invocation.command()
         manager = invocation.create_manager()
-        config, taken = invocation.configure(manager)
+        config, filled_in = invocation.configure(manager)
 
         from plaunch._version import __version__  # loaded by now
         from plaunch.launch import launch_agent  # after usage errors
@@ -137,18 +137,19 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
             gc.enable()
     STDERR.set_run_id(config.run_id)
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
-    if STDERR.is_json and config.log_line_prefix_template is None:
-        config.log_line_prefix_template = parts.load_part(parts.JSON_TEMPLATE)(config.run_id)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not STDERR.is_json else None
-    with _introducing(invocation.parsed(), config, taken) as started, invocation.blaming():
+    with (
+        _log_introduction(invocation.parsed(), config, filled_in) as started,
+        invocation.naming_plugins(),
+    ):
         return launch_agent(
             config, entrypoint, arguments, manager=manager, show=show, started=started
         )
 
 
-def _introducing(
-    args: Arguments, config: LaunchConfig, taken: str
+def _log_introduction(
+    args: Arguments, config: LaunchConfig, filled_in: str
 ) -> contextlib.AbstractContextManager[Callable[[], None] | None]:
     """Log one line about the launch, unless it succeeds at once.
 
@@ -159,7 +160,7 @@ def _introducing(
 
     if not _log().isEnabledFor(logging.INFO):
         return contextlib.nullcontext()
-    text = STDERR.format(_introduction(args, config, taken), "INFO") + "\n"
+    text = STDERR.format(_introduction(args, config, filled_in), "INFO") + "\n"
     if config.start_method == "fork":
         # A process that forks workers must have no other threads.
         STDERR.write(text)
@@ -167,22 +168,25 @@ def _introducing(
     return STDERR.holding(text, _QUIET)
 
 
-def _introduction(args: Arguments, config: LaunchConfig, taken: str) -> str:
-    """Return one line: run id, workers, nodes, and where settings were `taken` from."""
+def _introduction(args: Arguments, config: LaunchConfig, filled_in: str) -> str:
+    """Return one line: run id, workers, nodes, and the sources of settings.
+
+    `filled_in` names the source of options that plugins have filled in.
+    """
     low, high = config.min_nodes, config.max_nodes
     nodes = f"{low} to {high} nodes" if low < high else f"{high} {'node' if high == 1 else 'nodes'}"
     workers = f"{config.nproc_per_node} {'worker' if config.nproc_per_node == 1 else 'workers'}"
     if high > 1:
         endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
         workers, nodes = f"{workers} here", f"{nodes}, {config.rdzv_backend}{endpoint}"
-    parts = [
+    items = [
         f"run id {config.run_id}: {workers}, {nodes}",
         *(f"settings from {file}" for file in args.settings_files),
-        taken,
+        filled_in,
     ]
     if "OMP_NUM_THREADS" in config.worker_env:
-        parts.append("sets OMP_NUM_THREADS=1")
-    return "; ".join(filter(None, parts))
+        items.append("sets OMP_NUM_THREADS=1")
+    return "; ".join(filter(None, items))
 
 
 def _log() -> logging.Logger:
@@ -232,7 +236,7 @@ def _print_error(error: PlaunchError) -> None:
         _say(str(error))
 
 
-def _hand_up(error: PlaunchError) -> None:
+def _write_error_file(error: PlaunchError) -> None:
     """Write the first failure to the error file of an outer launcher, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
@@ -240,7 +244,7 @@ def _hand_up(error: PlaunchError) -> None:
 
     if isinstance(error, ChildFailedError):
         try:
-            parts.load_part(parts.HAND_UP)(error)
+            parts.load_part(parts.WRITE_ERROR_FILE)(error)
         except PluginLoadError as missing:
             _say(f"the first failure is not handed up: {missing}")
 

@@ -14,11 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
+from plaunch.cli.console import STDERR
 from plaunch.cli.script import run_script_path
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
-from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, advise
+from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, JSON_TEMPLATE, advise, load_part
 from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.logs import Std
 from plaunch.process.signals import parse_signals
@@ -77,6 +78,10 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         # As torchrun: one thread each, so that workers do not compete for the cores.
         worker_env["OMP_NUM_THREADS"] = "1"
+    run_id = _run_id(args, traits.is_single_node and max_nodes == 1)
+    template = args.log_line_prefix_template
+    if STDERR.is_json and template is None:
+        template = load_part(JSON_TEMPLATE)(run_id)
     return LaunchConfig(
         **{
             **_plain_options(args),
@@ -84,7 +89,8 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "max_nodes": max_nodes,
             "nproc_per_node": nproc,
             "logs_specs": _logs_specs(args, manager, shown),
-            "run_id": _run_id(args, traits.is_single_node and max_nodes == 1),
+            "run_id": run_id,
+            "log_line_prefix_template": template,
             "rdzv_configs": rdzv_configs,
             "max_restarts": max_restarts,
             "max_restarts_by_cause": by_cause,
@@ -176,7 +182,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
-        from plaunch.parts import UNKNOWN_DEVICES, load_part  # unknown words
+        from plaunch.parts import UNKNOWN_DEVICES  # unknown words
 
         # torchrun takes the name of torch's private-use backend.
         count: int | None = load_part(UNKNOWN_DEVICES)(name)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch import parts
-from plaunch.agent.components import AgentServices
 from plaunch.agent.local import HEALTH_VARIABLE
 from plaunch.agent.notifications import LaunchStarted
 from plaunch.agent.rounds import release_rendezvous
@@ -25,10 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.local import HealthServer
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
+    from plaunch.health import HealthChecks
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import ExtensionRunner, LaunchEvents
     from plaunch.plugin.manager import PluginManager
+    from plaunch.process.components import Binder, Starter
     from plaunch.process.logs import LogsSpecs
     from plaunch.rendezvous.api import RendezvousHandler
 
@@ -76,22 +77,30 @@ class LaunchRequest(NamedTuple):
         return command
 
     def worker_spec(self, handler: RendezvousHandler, *, worker_store: str) -> WorkerSpec:
-        """Create the spec of this node's workers, from the settings of the same names.
+        """Create the spec of this node's workers.
 
         Args:
             handler: the rendezvous.
             worker_store: replaces the setting of that name.
         """
         config = self.config
-        names = [item.name for item in fields(WorkerSpec) if hasattr(config, item.name)]
-        settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-        settings["worker_store"] = worker_store
         return WorkerSpec(
+            role=config.role,
             local_world_size=config.nproc_per_node,
+            rdzv_handler=handler,
             entrypoint=self.entrypoint,
             args=tuple(self.args),
-            rdzv_handler=handler,
-            **settings,
+            max_restarts=config.max_restarts,
+            monitor_interval=config.monitor_interval,
+            local_addr=config.local_addr,
+            event_log_handler=config.event_log_handler,
+            numa_options=config.numa_options,
+            duplicate_stdout_filters=config.duplicate_stdout_filters,
+            duplicate_stderr_filters=config.duplicate_stderr_filters,
+            virtual_local_rank=config.virtual_local_rank,
+            devices=config.devices,
+            worker_store=worker_store,
+            job_id=config.job_id,
         )
 
     def started_notification(self) -> LaunchStarted:
@@ -115,8 +124,12 @@ class LaunchComponents(NamedTuple):
     Args:
         context: what the plugins were created with.
         logs_specs: where the workers' output goes.
-        services: what the agent uses of them.
-        restart_policy: the restart policy among them, which also knows its settings.
+        signal_policy: what signals mean.
+        restart_policy: decides what follows a failure.
+        health_checks: run before the first round and after failures; None without.
+        binder: gives workers devices and processors; None if they are not bound.
+        open_store: opens the workers' store; None if the worker of rank 0 hosts it.
+        starter: starts the workers' processes; None if plaunch executes their command.
         extensions: start with the agent.
         create_events: creates the event handlers; None if no event is read.
         used_plugins: the plugins that have an option set.
@@ -124,8 +137,12 @@ class LaunchComponents(NamedTuple):
 
     context: PluginContext
     logs_specs: LogsSpecs
-    services: AgentServices
+    signal_policy: LaunchSignalPolicy
     restart_policy: LaunchRestartPolicy
+    health_checks: HealthChecks | None
+    binder: Binder | None
+    open_store: OpenStore | None
+    starter: Starter | None
     extensions: Sequence[ExtensionRunner]
     create_events: Callable[..., LaunchEvents] | None
     used_plugins: Collection[str]
@@ -160,16 +177,12 @@ def prepare(request: LaunchRequest, manager: PluginManager) -> LaunchComponents:
     return LaunchComponents(
         context=context,
         logs_specs=logs_specs,
-        services=AgentServices(
-            signal_policy=signal_policy,
-            restart_policy=restart_policy,
-            health_checks=checks,
-            binder=find_binder(manager, context),
-            open_store=find_worker_store(manager, context),
-            starter=find_starter(manager, context),
-            keep_daemons=config.keep_daemons,
-        ),
+        signal_policy=signal_policy,
         restart_policy=restart_policy,
+        health_checks=checks,
+        binder=find_binder(manager, context),
+        open_store=find_worker_store(manager, context),
+        starter=find_starter(manager, context),
         extensions=extensions,
         create_events=create_events,
         used_plugins=used,

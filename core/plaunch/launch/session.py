@@ -10,8 +10,9 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.components import AgentServices
 from plaunch.agent.local import LocalElasticAgent
-from plaunch.agent.messages import WaitReporter
+from plaunch.agent.messages import WaitReporter, read_wait
 from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
@@ -23,9 +24,10 @@ from plaunch.errors import (
     UnkillableWorkerError,
 )
 from plaunch.launch.prepare import create_rendezvous
-from plaunch.plugin.components import find_worker_env, notify
+from plaunch.plugin.components import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.guard import bounded_call
+from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
 
@@ -65,7 +67,15 @@ class LaunchSession:
         self._grace = request.config.shutdown_timeout or 0.0  # seconds
         self._output_stats = OutputStats()
         self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
-        self._waiting = WaitReporter(request.config.start_timeout, show=request.show)
+        self._logs_specs = LaunchLogsSpecs(
+            components.logs_specs, manager.guard, manager.who_made(components.logs_specs)
+        )
+        backend = manager.who(RENDEZVOUS, request.config.rdzv_backend)
+        self._waiting = WaitReporter(
+            request.config.start_timeout,
+            show=request.show,
+            read=manager.guard.limit_call(backend, "describe_wait", read_wait),
+        )
         self._log = EventLog()
         self._agent: LocalElasticAgent | None = None
         self._events: LaunchEvents | None = None
@@ -104,7 +114,7 @@ class LaunchSession:
             self._events = components.create_events(
                 log,
                 components.context,
-                lambda: components.logs_specs.create_run_dir(config.run_id),
+                lambda: self._logs_specs.create_run_dir(config.run_id),
                 [item for item in components.extensions if item.takes_events],
             )
             log.subscribe(self._events)
@@ -113,7 +123,7 @@ class LaunchSession:
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
-        checks, starter = components.services.health_checks, components.services.starter
+        checks, starter = components.health_checks, components.starter
         handler = create_rendezvous(config, self._manager, components.restart_policy)
         stack.callback(self._release, handler)
         stack.callback(self._close_logs)
@@ -148,32 +158,42 @@ class LaunchSession:
 
     def _create_agent(self, handler: RendezvousHandler) -> LocalElasticAgent:
         components, config = self._components, self._request.config
-        template = config.log_line_prefix_template
-        if template is None:
-            template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         return LocalElasticAgent(
             spec=self._request.worker_spec(
                 handler,
-                worker_store="rank0" if components.services.open_store is None else "agent",
+                worker_store="rank0" if components.open_store is None else "agent",
             ),
-            logs_specs=components.logs_specs,
+            logs_specs=self._logs_specs,
             start_method=config.start_method,
             exit_barrier_timeout=config.exit_barrier_timeout,
-            log_line_prefix_template=template,
+            log_line_prefix_template=config.log_line_prefix_template,
             shutdown_timeout=self._grace,
             health_check_server=self._request.health_check_server,
-            services=components.services._replace(
+            services=AgentServices(
+                signal_policy=components.signal_policy,
+                restart_policy=components.restart_policy,
+                health_checks=components.health_checks,
                 notify=self._notify,
                 waiting=self._waiting,
                 watchdog=self._watchdog,
                 worker_env=self._worker_env,
+                binder=components.binder,
+                open_store=components.open_store,
+                starter=components.starter,
                 output_stats=self._output_stats,
+                keep_daemons=config.keep_daemons,
             ),
         )
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         snapshot = functools.partial(
-            snapshot_of_launch, agent, handler, self._watchdog, self._output_stats, self._events
+            snapshot_of_launch,
+            agent,
+            handler,
+            self._waiting,
+            self._watchdog,
+            self._output_stats,
+            self._events,
         )
         for item in self._components.extensions:
             item.start(AgentControl(agent, item.who, snapshot, handler, self._log))
@@ -225,7 +245,7 @@ class LaunchSession:
 
     def _release(self, handler: RendezvousHandler) -> None:
         """Leave the rendezvous, if the job may continue without this node; else shut it down."""
-        policy = self._components.services.get_signal_policy()
+        policy = self._components.signal_policy
         release_rendezvous(handler.leave if self._leaves else lambda: shut_down(handler, policy))
 
     # --- called by the agent ----------------------------------------------------------------------

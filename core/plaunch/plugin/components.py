@@ -1,13 +1,16 @@
-"""The components that plugins contribute to a launch, and what hooks say to and of its workers.
+"""Finds the binder, the store and the starter of a launch, and calls its components.
 
-A launch asks for each component once, before its node joins the others.
+Also calls the notification hooks, and merges the variables that plugins add for workers. Each
+component is created once, before the node joins the others. The agent calls some of them through
+the classes here, which limit the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
@@ -15,16 +18,20 @@ from plaunch.errors import PluginError, UsageError
 from plaunch.parts import OPEN_WORKER_STORE, package_of
 from plaunch.plugin.metadata import WITH_OPTIONS
 from plaunch.process.components import is_asked_for
+from plaunch.process.logs import LogsSpecs, has_sinks, open_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker_store import OpenStore
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.components import Binder, Starter, WorkerInfo
+    from plaunch.process.components import Binder, Binding, Starter, WorkerInfo
+    from plaunch.process.logs import LogsDest
+    from plaunch.process.streams import Streams
 
 # The hook of each notification; the hook's arguments are fields of the notification.
 HOOK_OF: dict[type[Notification], str] = {
@@ -44,6 +51,78 @@ def notify(manager: PluginManager, notification: Notification) -> None:
     hook = HOOK_OF.get(type(notification))
     if hook is not None:
         getattr(manager.hook, hook)(**vars(notification))
+
+
+class LaunchBinder:
+    """Calls the binder of one launch with a time limit; see `Binder`.
+
+    Args:
+        binder: the binder.
+        guard: limits the calls.
+        who: its plugin, for messages.
+    """
+
+    def __init__(self, binder: Binder, guard: CallGuard, who: str) -> None:
+        self._plan = guard.limit_call(who, "plan", binder.plan)
+        self._environment = guard.limit_call(who, "environment", binder.environment)
+
+    def plan(self, nprocs: int) -> Mapping[int, Binding]:
+        """Return the bindings by local rank."""
+        bindings: Mapping[int, Binding] = self._plan(nprocs)
+        return bindings
+
+    def environment(self, local_rank: int, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the variables that show a worker its devices."""
+        variables: Mapping[str, str] = self._environment(local_rank, environ)
+        return variables
+
+
+class LaunchLogsSpecs(LogsSpecs):
+    """Calls the logs spec of one launch with a time limit.
+
+    Args:
+        specs: the logs spec.
+        guard: limits the calls.
+        who: its plugin, for messages.
+    """
+
+    def __init__(self, specs: LogsSpecs, guard: CallGuard, who: str) -> None:
+        super().__init__()
+        self._specs = specs
+        self._guard = guard
+        self._who = who
+        self._reify = self._limit("reify", specs.reify)
+        self._open_streams = self._limit("open_streams", partial(open_streams, specs))
+
+    def _limit(self, doing: str, function: Callable[..., object]) -> Callable[..., Any]:
+        return self._guard.limit_call(self._who, doing, function)
+
+    @property
+    def root_log_dir(self) -> str | None:
+        """The directory of all files; None if there are no files."""
+        return self._specs.root_log_dir
+
+    @property
+    def temporary_dir(self) -> str | None:
+        """The folder that `close` removes, if any."""
+        return getattr(self._specs, "temporary_dir", None)
+
+    def create_run_dir(self, run_id: str) -> str | None:
+        """Create the folder of this launch, and return it."""
+        folder: str | None = self._limit("create_run_dir", self._specs.create_run_dir)(run_id)
+        return folder
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Create the folders of one start, and return where each stream goes."""
+        dest: LogsDest = self._reify(envs)
+        return dest
+
+    def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
+        """Open the streams that carry the workers' output to `dest`."""
+        if has_sinks(self._specs):
+            options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
+        streams: Streams = self._open_streams(dest, nprocs, **options)
+        return streams
 
 
 def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None:
@@ -69,10 +148,7 @@ def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None
                 "to workers; do not block 'devices'"
             )
         return None
-    binder: Binder = found.value
-    if not found.plugin.source.is_first_party:
-        manager.guard.limit_methods(found.who, binder, ("plan", "environment"))
-    return binder
+    return LaunchBinder(found.value, manager.guard, found.who)
 
 
 def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenStore | None:
@@ -93,10 +169,7 @@ def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenSto
         does="host the workers' store",
     )
     if found is not None:
-        open_store: OpenStore = found.value
-        if found.plugin.source.is_first_party:
-            return open_store
-        return manager.guard.limit_call(found.who, "opening the workers' store", open_store)
+        return manager.guard.limit_call(found.who, "opening the workers' store", found.value)
     # Unless it is blocked, or has been loaded for its options and has not offered its store.
     own = {plugin.name for plugin in manager.plugin_options(package_of(OPEN_WORKER_STORE))}
     asked = {one.name for one in manager.selected() if one.kind == WITH_OPTIONS.name}

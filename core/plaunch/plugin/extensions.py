@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
-from plaunch.agent.messages import describe_wait
 from plaunch.agent.states import RequestKind
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError, one_line
 from plaunch.plugin.guard import bounded_call
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.extensions import Control, Extension, Progress, Snapshot
     from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.messages import WaitReporter
     from plaunch.agent.notifications import Notification
     from plaunch.agent.notifier import EventLog
     from plaunch.agent.poller import LoopWatchdog
@@ -143,7 +143,8 @@ class LaunchEvents(Protocol):
 def snapshot_of_launch(
     agent: LocalElasticAgent,
     handler: RendezvousHandler,
-    alive: LoopWatchdog,
+    waiting: WaitReporter,
+    watchdog: LoopWatchdog,
     output_stats: OutputStats,
     events: LaunchEvents | None,
 ) -> Snapshot:
@@ -152,16 +153,17 @@ def snapshot_of_launch(
     Args:
         agent: the agent.
         handler: the rendezvous handler.
-        alive: the watchdog of the agent's loop.
+        waiting: describes what the handler waits for.
+        watchdog: of the agent's loop.
         output_stats: counts the workers' output.
         events: counts lost events; None if the launch makes no events.
     """
     snapshot = agent.snapshot()
     return replace(
         snapshot,
-        waits_for=snapshot.waits_for or ("" if snapshot.pids else describe_wait(handler)),
-        overdue=alive.overdue(),
-        patience=alive.patience(),
+        waits_for=snapshot.waits_for or ("" if snapshot.pids else waiting.describe(handler)),
+        overdue=watchdog.overdue(),
+        patience=watchdog.patience(),
         output=output_stats.counts(),
         dropped={} if events is None else events.dropped,
     )
@@ -187,8 +189,8 @@ class AgentControl:
         log: EventLog | None = None,
     ) -> None:
         self._log = log
-        self._take: Callable[[], list[Event]] | None = None
-        self._taking = threading.Lock()
+        self._event_stream: Any = None  # created by the first `take_events`
+        self._events_lock = threading.Lock()
         self._agent = agent
         self._who = who
         self._snapshot = snapshot
@@ -221,11 +223,13 @@ class AgentControl:
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
-        with self._taking:
+        with self._events_lock:
             if self._log is None:
                 return []
-            self._take = self._take or parts.load_part(parts.EVENT_STREAM)(self._log).take
-            return self._take()
+            if self._event_stream is None:
+                self._event_stream = parts.load_part(parts.EVENT_STREAM)(self._log)
+            events: list[Event] = self._event_stream.take()
+            return events
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Set the workers' progress for the next snapshots."""
@@ -273,7 +277,7 @@ class AgentControl:
                 logger.warning("an extension of %s failed at a broadcast: %s", self._who, said)
 
         try:
-            BoundedCall(f"hears-{name}", deliver)
+            BoundedCall(f"broadcast-{name}", deliver)
         except (ThreadStartError, RuntimeError) as error:  # the latter while the interpreter ends
             logger.warning("a broadcast to %s was dropped: %s", self._who, error)
 

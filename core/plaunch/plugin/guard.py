@@ -8,8 +8,8 @@ the same way.
 registered, `CallGuard.limit_call` a method that the agent's loop calls.
 
 Imports are the exception: they stay on the calling thread and have no time limit, since some
-packages install signal handlers, which Python allows on the main thread only. `blaming` names the
-plugin in their errors.
+packages install signal handlers, which Python allows on the main thread only. `import_errors` names
+the plugin in their errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from plaunch.threads import BoundedCall
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import FrameType
 
 logger = logging.getLogger("plaunch")
@@ -162,7 +162,7 @@ class NotReturnedError(PluginError):
 
 
 @contextlib.contextmanager
-def blaming(
+def import_errors(
     failure: str,
     *,
     advice: Callable[[BaseException], str] = lambda error: "",
@@ -335,7 +335,7 @@ class CallGuard:
     def limit_call(
         self, who: str, doing: str, function: Callable[..., object]
     ) -> Callable[..., Any]:
-        """Wrap a third party's function that the agent's loop calls and waits for.
+        """Wrap a plugin's function that the agent's loop calls and waits for.
 
         Each call runs on a thread, and is abandoned after a minute or once the launch is to stop;
         until it returns, further calls fail at once. Exceptions pass unchanged, since the caller
@@ -364,15 +364,3 @@ class CallGuard:
                 raise
 
         return limited
-
-    def limit_methods(self, who: str, component: object, names: Collection[str]) -> None:
-        """Wrap methods of a third party's component in `limit_call`, on the object itself.
-
-        Skips methods inherited from the core, and objects whose attributes cannot be set.
-        """
-        for name in names:
-            method = getattr(component, name, None)
-            is_own = (getattr(method, "__module__", None) or "").partition(".")[0] != "plaunch"
-            if method is not None and is_own:
-                with contextlib.suppress(AttributeError):
-                    setattr(component, name, self.limit_call(who, name, method))

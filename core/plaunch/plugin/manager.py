@@ -272,11 +272,12 @@ class PluginManager:
             passing=(PlaunchError,),
             advice=f"; fix what it waits for, or select another {kind.label}",
         )
-        who = f"{kind.label} {name!r} ({plugin.source.origin})"
-        self._made.append((result, who))
-        if not plugin.source.is_first_party:
-            self.guard.limit_methods(who, result, kind.limited)
+        self._made.append((result, self.who(kind, name)))
         return result
+
+    def who(self, kind: Kind[Any], name: str) -> str:
+        """Return how messages name the component of a name; loads its plugin."""
+        return f"{kind.label} {name!r} ({self._registry.get(kind, name)[0].source.origin})"
 
     def who_made(self, component: object) -> str:
         """Return how messages name the plugin whose `make` or `call` returned a component."""

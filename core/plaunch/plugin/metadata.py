@@ -64,7 +64,6 @@ class Kind(Value, Generic[T]):
         hook: the hook that offers names; empty for plugins that are not selected by name.
         methods: methods that a component of this kind must have.
         default: the name that a launch uses by default.
-        limited: methods of a third party's component that run with a time limit.
     """
 
     name: str
@@ -74,7 +73,6 @@ class Kind(Value, Generic[T]):
     hook: str
     methods: tuple[str, ...] = ()
     default: str = ""
-    limited: tuple[str, ...] = ()
 
 
 RENDEZVOUS: Kind[RendezvousFactory] = Kind(
@@ -85,7 +83,6 @@ RENDEZVOUS: Kind[RendezvousFactory] = Kind(
     hook="plaunch_rendezvous_backends",
     methods=("next_rendezvous", "num_nodes_waiting", "get_run_id", "shutdown"),
     default="static",
-    limited=("describe_wait",),
 )
 LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     name="logs_specs",
@@ -94,7 +91,6 @@ LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     flag="--logs-specs",
     hook="plaunch_logs_specs",
     default="default",
-    limited=("create_run_dir", "reify", "open_streams", "open_sink"),
 )
 EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
     name="event_handlers",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
-from plaunch.plugin.guard import Culprits, LoadedPlugin, blaming, keeping_sigchld
+from plaunch.plugin.guard import Culprits, LoadedPlugin, import_errors, keeping_sigchld
 from plaunch.plugin.hooks import Registration
 from plaunch.plugin.metadata import (
     LIFECYCLE,
@@ -269,7 +269,7 @@ class PluginRegistry:
         if not inspect.isclass(value):
             return value
         if value not in self._instances:
-            with blaming(f"{who} cannot be {doing}"):
+            with import_errors(f"{who} cannot be {doing}"):
                 self._instances[value] = value()
         return self._instances[value]
 
@@ -325,7 +325,7 @@ def _import(entry: EntryPoint, who: str) -> object:
             f"author of {entry.distribution.name!r} must correct it"
         ) from None
     advice = lambda error: _advice(entry, target, error)  # noqa: E731
-    with blaming(f"{who} cannot be loaded", advice=advice):
+    with import_errors(f"{who} cannot be loaded", advice=advice):
         return target.load()
 
 
@@ -336,7 +336,7 @@ def _import_module(name: str, who: str) -> object | None:
         PluginLoadError: it exists but cannot be imported.
     """
     try:
-        with blaming(f"{who} cannot be loaded"):
+        with import_errors(f"{who} cannot be loaded"):
             return importlib.import_module(name)
     except PluginLoadError as error:
         if _is_missing(error.__cause__, name):
@@ -347,7 +347,7 @@ def _import_module(name: str, who: str) -> object | None:
 def _bridged_handler(entry: EntryPoint, value: object, who: str) -> object:
     """Convert an object of torchrun's group of rendezvous handlers to a factory of plaunch's."""
     bridge_creator = load_part(TORCHRUN_CREATORS)
-    with blaming(f"{who} cannot be loaded"):
+    with import_errors(f"{who} cannot be loaded"):
         bridged: object = bridge_creator(who, entry.name, value)
     return bridged
 

@@ -50,8 +50,8 @@ class Binder(Protocol):
     def plan(self, nprocs: int) -> Mapping[int, Binding]:
         """The bindings by local rank; ranks that are not bound are missing.
 
-        Called before the node joins the others, and at every start of its workers, on the thread
-        that starts them.
+        Called before the node joins the others, and at every start of its workers. In a launch it
+        runs on a thread that ends with the call.
 
         Raises:
             UsageError: a worker cannot have its binding.

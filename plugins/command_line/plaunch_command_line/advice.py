@@ -34,11 +34,11 @@ def advise_on_options(
     for text in _misplaced(args):
         logger.warning("%s", text)
     for text in _without_effect(args, traits):
-        logger.warning("%s", args.as_given(text))
+        logger.warning("%s", args.name_sources(text))
     if missing_ranks:
         logger.warning(
             "%s",
-            args.as_given(
+            args.name_sources(
                 f"--local-ranks-filter names {name_ranks(missing_ranks, 'local rank')}, which this "
                 f"node does not have (--nproc-per-node={args.nproc_per_node})"
             ),

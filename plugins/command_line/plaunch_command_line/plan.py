@@ -83,7 +83,7 @@ def show_plan(invocation: Invocation) -> int:
     Raises:
         PlaunchError: the launch would not start.
     """
-    with invocation.blaming():
+    with invocation.naming_plugins():
         plan = make_plan(invocation)
     is_json = invocation.options["dry_run"] == "json"
     text = json.dumps(plan, indent=2) + "\n" if is_json else format_plan(plan)

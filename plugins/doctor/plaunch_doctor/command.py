@@ -229,7 +229,7 @@ def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Fi
     return Finding(
         Status.PROBLEM,
         what,
-        invocation.as_given(str(error)),
+        invocation.name_sources(str(error)),
         "correct the options; --dry-run shows what they mean",
     )
 

@@ -59,7 +59,7 @@ def fill_in(args: Arguments) -> None:
                 "the name of one node"
             )
     for text in _warnings_about(args, max_nodes, is_range=min_nodes != max_nodes):
-        logger.warning("%s", args.as_given(text))
+        logger.warning("%s", args.name_sources(text))
     is_addressed = args.master_port is not None or args.master_addr is not None
     if not args.rdzv_endpoint and (max_nodes > 1 or is_addressed):
         address = LOOP_BACK if args.master_addr is None else args.master_addr
