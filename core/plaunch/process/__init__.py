@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from plaunch.process.components import default_binder as default_binder
     from plaunch.process.consequences import Consequence as Consequence
     from plaunch.process.context import PContext as PContext
+    from plaunch.process.control_groups import find_cpu_quota as find_cpu_quota
+    from plaunch.process.control_groups import group_paths as group_paths
     from plaunch.process.error_file import ErrorFileError as ErrorFileError
     from plaunch.process.error_file import read_error_file as read_error_file
     from plaunch.process.error_file import record as record
@@ -54,10 +56,8 @@ if TYPE_CHECKING:
     )
     from plaunch.process.proc import Process as Process
     from plaunch.process.proc import children_by_parent as children_by_parent
-    from plaunch.process.proc import find_cpu_quota as find_cpu_quota
     from plaunch.process.proc import find_field as find_field
     from plaunch.process.proc import find_variable as find_variable
-    from plaunch.process.proc import group_paths as group_paths
     from plaunch.process.proc import list_numbers as list_numbers
     from plaunch.process.proc import open_pidfd as open_pidfd
     from plaunch.process.proc import read_command as read_command
@@ -104,6 +104,7 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".consequences": "Consequence",
         ".context": "PContext",
+        ".control_groups": "find_cpu_quota group_paths",
         ".error_file": "ErrorFileError read_error_file record",
         ".excerpts": "shorten",
         ".failure": (
@@ -114,7 +115,7 @@ __getattr__, __dir__, __all__ = attach(
         ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (
-            "Process children_by_parent find_cpu_quota find_field find_variable group_paths "
+            "Process children_by_parent find_field find_variable "
             "list_numbers open_pidfd read_command read_environ read_fds read_link read_masks "
             "read_name read_proc read_process read_stack read_stat read_table read_waiting_place "
             "wait_for_end"

@@ -71,7 +71,7 @@ class _Request:
 
     def _finish(self) -> None:
         self.is_answered = True
-        with contextlib.suppress(RuntimeError):  # another thread has done so
+        with contextlib.suppress(RuntimeError):  # another thread was faster
             self._is_pending.release()
 
 
@@ -174,10 +174,6 @@ class StoreClient:
         self._thread.join(_GOODBYE_TIMEOUT)
         self._sock.close()
 
-    def reset(self) -> None:
-        """Connect again, as the server does not answer."""
-        self._hang_up()
-
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -236,7 +232,7 @@ class StoreClient:
         for request in own:
             request.fail("the connection is closed")
         if any(not request.may_repeat for request in own):
-            self.reset()
+            self._hang_up()  # and connect again
 
     def _send(self, data: bytes) -> None:
         """Send a frame; after an error, the reader connects again and sends it again."""
