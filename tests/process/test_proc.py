@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from plaunch.process.proc import (
-    find_cpu_quota,
     find_field,
     find_variable,
     list_numbers,
@@ -61,28 +60,6 @@ def test_a_variable_of_an_environment():
     environ = b"A=1\0AB=x=y\0C=\0"
     assert [find_variable(environ, name) for name in ("A", "AB", "C", "B")] == ["1", "x=y", "", ""]
     assert find_variable(b"", "A") == ""
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({}, None),
-        ({"/proc/self/cgroup": "0::/a", "/sys/fs/cgroup/a/cpu.max": "150000 100000"}, 1.5),
-        ({"/proc/self/cgroup": "0::/a", "/sys/fs/cgroup/a/cpu.max": "max 100000"}, None),
-        (
-            {
-                "/proc/self/cgroup": "4:cpu,cpuacct:/a",
-                "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "200000",
-                "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
-                "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-                "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            },
-            2.0,
-        ),
-    ],
-)
-def test_the_cpu_quota_is_that_of_the_smallest_group(files, quota):
-    assert find_cpu_quota(lambda path: files.get(path, "")) == quota
 
 
 def test_the_fields_of_stat_begin_with_the_state():
