@@ -20,7 +20,7 @@ from plaunch.agent.components import (
 from plaunch.agent.extensions import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.local_job import LocalJob
 from plaunch.agent.loop import Loop
-from plaunch.agent.messages import WaitReporter, describe_asker
+from plaunch.agent.messages import WaitReporter, describe_request
 from plaunch.agent.notifier import Notifier
 from plaunch.agent.peers import Peers
 from plaunch.agent.poller import QUIET_INTERVAL, TURN_BOUND, LoopWatchdog, Poller
@@ -275,7 +275,7 @@ class SimpleElasticAgent(ElasticAgent):
         return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def is_asked_to_end(self) -> bool:
-        """Whether a signal or a request asks for the end of the run, even if the loop is busy."""
+        """Whether the end of the run is requested, also while the loop is busy."""
         return self._status.is_asked_to_end()
 
     @property
@@ -348,7 +348,7 @@ class SimpleElasticAgent(ElasticAgent):
         if outcome is Outcome.SIGNALLED:
             state = self._status.state
             raise SignalException(
-                f"{describe_asker(state)}; the workers were stopped",
+                f"{describe_request(state)}; the workers were stopped",
                 state.asked_by or signal.SIGTERM,
             )
         raise error or self._components.peers.error_of(outcome)

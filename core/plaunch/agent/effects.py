@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
-from plaunch.agent.messages import describe_decision
+from plaunch.agent.messages import REQUESTS, describe_decision
 from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
@@ -204,9 +204,9 @@ class Effects:
 def log_without_effect(request: states.Requested, state: State) -> None:
     """Log that a request changes nothing in this state."""
     logger.info(
-        "%s asks for a %s (%s), but this has no effect while this agent is %s",
+        "%s requests %s (%s), but this has no effect while this agent is %s",
         request.who,
-        request.kind.value,
+        REQUESTS[request.kind],
         request.reason,
         state.phase.value,
     )

@@ -31,7 +31,7 @@ class AgentStatus:
         return self.state.phase is Phase.RUNNING
 
     def is_asked_to_end(self) -> bool:
-        """Whether a signal or a request asks for the end of the run, even if the loop is busy."""
+        """Whether the end of the run is requested, also while the loop is busy."""
         return (
             (self._inbox is not None and self._inbox.has_stop())
             or (self._requests is not None and self._requests.has_end())

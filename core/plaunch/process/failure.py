@@ -219,7 +219,7 @@ class ProcessFailure(Record):
     def headline(self) -> str:
         """What happened, with the user's line: `ValueError: bad shape (train.py:39)`."""
         brief, place, raised, found = self.brief, self.place, self.raised, self.consequence
-        # Words of a cause of the exception would be misleading beside its type.
+        # Do not repeat the words of a consequence beside the exception's type.
         if found and (not raised.text or found.words in raised.text):
             brief = f"{raised.exception or self.describe_exit()}: {_one_line(found.words)}"
         return f"{brief} ({place})" if place else brief

@@ -125,7 +125,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self.conclude("stopped", node="here", reason=reason)
 
     def request_elsewhere(self, node: str = "neighbour", reason: str = "somebody: why not") -> None:
-        """Another node asks for another round."""
+        """Another node requests another round."""
         self._change(ChangeKind.RESTART, node, reason)
 
     def fail_elsewhere(

@@ -306,7 +306,7 @@ def describe_departure(kind: str, node: str, reason: str, index: int = -1) -> st
         "arrived": "arrived",
         "left": "left",
         "lost": "was lost",
-        "requested": "asks for a restart",
+        "requested": "requests a restart",
     }
     who = f"{host_of(node)} (index {index})" if index >= 0 else host_of(node)
     return f"node {who} {words[kind]}{': ' if reason else ''}{reason}"
