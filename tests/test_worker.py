@@ -88,9 +88,9 @@ def test_asking_for_time(run):
     found, err = run("import plaunch\nplaunch.worker.retry_later(90, 'Disk: full')\n")
     assert (found.is_retryable, found.retry_after, found.exitcode) == (True, 90.0, 1)
     assert (found.message, found.exception, found.place) == ("Disk: full", "", "train.py:2")
-    assert err == "asks for another start after 90 s: Disk: full\n"
+    assert err == "requests another start after 90 s: Disk: full\n"
     found, _ = run("from plaunch.worker import retry_later\nretry_later(0)\n")
-    assert (found.retry_after, found.message) == (0.0, "asks for another start after 0 s")
+    assert (found.retry_after, found.message) == (0.0, "requests another start after 0 s")
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,10 @@ def retry_later(seconds: float, reason: str = "") -> NoReturn:
     from plaunch.durations import Duration
 
     Duration(may_be_zero=True).check(seconds, "seconds of plaunch.worker.retry_later")
-    wish = f"asks for another start after {float(seconds):g} s"
+    request = f"requests another start after {float(seconds):g} s"
     text = str(reason).strip()
     traits = {"retryability": "True", "retry_after": float(seconds)}
-    _end(text or wish, f"{wish}: {text}" if text else wish, traits, sys._getframe(1))
+    _end(text or request, f"{request}: {text}" if text else request, traits, sys._getframe(1))
 
 
 def _end(text: str, line: str, traits: dict[str, object], frame: FrameType) -> NoReturn:

@@ -66,7 +66,7 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
     assert node.run(ask("RESTART")).state is WorkerState.SUCCEEDED
     assert node.starts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
     assert (
-        "the watch asks for a restart (no progress for 60 s); all workers are restarted; this is "
+        "the watch requests a restart (no progress for 60 s); all workers are restarted; this is "
         "not counted against --max-restarts" in caplog.messages
     )
     (told,) = node.notifications.of(notifications.RequestReceived)
@@ -77,8 +77,8 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("STOP", f"node {HOST} asks for the end of the job (the watch: no progress for 60 s)"),
-        ("LEAVE", "the watch asks for this node to leave (no progress for 60 s)"),
+        ("STOP", f"node {HOST} requests the end of the job (the watch: no progress for 60 s)"),
+        ("LEAVE", "the watch requests that this node leave (no progress for 60 s)"),
     ],
 )
 def test_a_stop_ends_the_run_and_names_the_requester(node, kind, text):
@@ -96,7 +96,7 @@ def test_a_request_without_effect_is_logged(node, caplog):
     node.built.request(RequestKind.RESTART, "too early", "somebody")
     node.run(ask("RESTART"))
     assert (
-        "somebody asks for a restart (too early), but this has no effect while this agent is "
+        "somebody requests a restart (too early), but this has no effect while this agent is "
         "joining" in caplog.messages
     )
     assert node.starts()[-1] == "1.0.1"
@@ -105,7 +105,7 @@ def test_a_request_without_effect_is_logged(node, caplog):
 def test_a_request_before_the_run_ends_it_before_workers_start(node):
     node.built.request(RequestKind.STOP, "no", "somebody")
     assert node.built.is_asked_to_end()
-    with pytest.raises(SignalException, match=r"asks for the end of the job \(somebody: no\)"):
+    with pytest.raises(SignalException, match=r"requests the end of the job \(somebody: no\)"):
         node.built.run()
     assert node.starts() == []
 
@@ -121,7 +121,7 @@ def test_a_stop_during_the_start_of_workers_is_the_cause(kind):
 
     with pytest.raises(
         SignalException,
-        match=r"the watch.* it takes too long|the watch asks for .* \(it takes too long\)",
+        match=r"the watch.* it takes too long|the watch requests .* \(it takes too long\)",
     ):
         Held(FakeRendezvous(), max_restarts=0).run()
 
@@ -209,7 +209,7 @@ def test_a_restart_that_another_node_requests(job, tmp_path, caplog):
     node = Asked(tmp_path, job)
     assert node.run(lambda _: job.request_elsewhere(node="b")).state is WorkerState.SUCCEEDED
     assert node.starts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
-    assert any("node b asks for a restart: operator: maintenance" in m for m in caplog.messages)
+    assert any("node b requests a restart: operator: maintenance" in m for m in caplog.messages)
 
 
 # One node; the first one asks when the workers of both are up.
@@ -243,8 +243,8 @@ sys.stdout.write(end)
     ("kind", "min_nodes", "attempts", "asked", "other"),
     [
         ("RESTART", 2, ["0.0.0", "0.0.1", "1.0.0", "1.0.1"], "SUCCEEDED", "SUCCEEDED"),
-        ("STOP", 2, ["0.0.0", "0.0.1"], "asks for the end", "the watch: no progress"),
-        ("LEAVE", 1, ["0.0.0", "0.0.1", "1.0.0"], "asks for this node", "SUCCEEDED"),
+        ("STOP", 2, ["0.0.0", "0.0.1"], "requests the end", "the watch: no progress"),
+        ("LEAVE", 1, ["0.0.0", "0.0.1", "1.0.0"], "requests that this node", "SUCCEEDED"),
     ],
 )
 def test_two_nodes_over_a_real_store(tmp_path, with_torch, kind, min_nodes, attempts, asked, other):

@@ -355,7 +355,7 @@ def test_a_store_that_fails_costs_a_round_at_most(hosting, caplog, method):
     assert built.run().state is WorkerState.SUCCEEDED
     named = "test_local.LosingStore failed with ZeroDivisionError: division by zero"
     assert named in caplog.text
-    assert built._loop.state.attempt == (method == "tend")
+    assert built._status.state.attempt == (method == "tend")
 
 
 # --- agents that a program builds, with torchrun's calls ------------------------------------------

@@ -283,7 +283,7 @@ def test_the_error_of_a_closed_job_has_the_node_and_the_reason(job):
     assert error.exit_code == 112
 
 
-STOPPED_ELSEWHERE = "node b asks for the end of the job (plaunchctl: budget); "
+STOPPED_ELSEWHERE = "node b requests the end of the job (plaunchctl: budget); "
 
 
 def stopped(agent, job):
@@ -340,7 +340,7 @@ def test_a_stop_that_this_node_received_is_described_as_elsewhere(job, caplog):
     agent = PretendAgent(job, [lambda: agent.request(RequestKind.STOP, "budget", "plaunchctl")])
     with pytest.raises(SignalException) as caught:
         agent.run()
-    what = f"node {socket.gethostname()} asks for the end of the job (plaunchctl: budget); "
+    what = f"node {socket.gethostname()} requests the end of the job (plaunchctl: budget); "
     assert str(caught.value) == f"{what}the workers were stopped"
     assert said(caplog) == [f"{what}the workers are stopped"]
     assert job.ended == ["plaunchctl: budget"]

@@ -183,7 +183,7 @@ def test_two_launches(agents, ctl):
         out, _ = waits.communicate(timeout=BOUND)
     assert alpha.exit_code() == waits.returncode == 143
     assert json.loads(out)["outcome"] == "signalled"
-    said = f"plaunch: node {HOST} asks for the end of the job (plaunchctl: {BY}it is enough); "
+    said = f"plaunch: node {HOST} requests the end of the job (plaunchctl: {BY}it is enough); "
     said += "the workers are stopped"
     assert said in alpha.stderr.splitlines()
     assert [row["run_id"] for row in ctl.json("ps")] == ["alto"]
@@ -212,7 +212,7 @@ def test_a_requested_restart_is_not_counted_and_signals_reach_ranks(agents, ctl)
     workers = agents.until_round(1, node, workers=2)
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
     assert (
-        f"plaunchctl asks for a restart ({BY}new learning rate); all workers are restarted; this "
+        f"plaunchctl requests a restart ({BY}new learning rate); all workers are restarted; this "
         "is not counted against --max-restarts"
     ) in node.stderr
     assert [ctl.json("status")[key] for key in ("round", "attempt")] == [1, 0]
@@ -255,7 +255,7 @@ def test_a_node_leaves_and_all_nodes_are_stopped(agents, ctl, endpoint_of):
     host, guest = sorted(both, key=lambda agent: "hosts the rendezvous store" not in agent.stderr)
     assert "asked wide" in ctl.run("leave", str(guest.process.pid), "--reason", "maintenance")
     assert guest.exit_code() == 143
-    assert f"plaunchctl asks for this node to leave ({BY}maintenance)" in guest.stderr
+    assert f"plaunchctl requests that this node leave ({BY}maintenance)" in guest.stderr
     agents.until(lambda: host.workers(1), "a round without it")
 
     third = agents.start(*argv, LOGLEVEL="INFO")
@@ -285,7 +285,7 @@ def check_stopped_alike(agents, ctl, asked, other, spare):
         assert told["nodes"] == "all"
         assert [agent.exit_code() for agent in (asked, other, spare)] == [143, 143, 143]
         assert "ended: signalled, exit code 143" in waits.communicate(timeout=BOUND)[0]
-    what = f"node {HOST} asks for the end of the job (plaunchctl: {BY}budget)"
+    what = f"node {HOST} requests the end of the job (plaunchctl: {BY}budget)"
     for agent in (asked, other):
         assert f"plaunch: {what}; the workers are stopped\n" in agent.stderr
     assert f"plaunch: {what}; no worker is running\n" in spare.stderr
@@ -353,7 +353,7 @@ def test_while_a_plugins_hook_hangs(agents, ctl, plaunch):
     assert ctl.json("status")["run_id"] == "held"
     ctl.run("stop", "--reason", "it stands")
     assert node.exit_code() == 143
-    assert f"asks for the end of the job (plaunchctl: {BY}it stands)" in node.stderr
+    assert f"requests the end of the job (plaunchctl: {BY}it stands)" in node.stderr
 
 
 def test_a_suspended_launcher_is_reported_in_time(agents, ctl):
@@ -441,8 +441,7 @@ def test_another_user_is_refused(agents, ctl, folder):
     as_nobody = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
     # The other users need not be able to read modules that are imported already.
     imported = (
-        "import typing; import plaunch.process.proc; "
-        "from plaunch_control import cli, commands, folder; "
+        "import typing, plaunch.process.proc; from plaunch_control import cli, commands, folder; "
         "cli.create_parser().format_help(); "
     )
 
@@ -481,7 +480,7 @@ def test_curl_is_enough(agents, ctl, folder):
     assert ask("http://plaunch/v7/status")["versions"] == [1]
     assert ask("-d", '{"reason": "enough"}', "http://plaunch/v1/stop")["asked"] == "stop"
     assert node.exit_code() == 143
-    assert f"asks for the end of the job (plaunchctl: {BY}enough)" in node.stderr
+    assert f"requests the end of the job (plaunchctl: {BY}enough)" in node.stderr
 
 
 # --- log files ------------------------------------------------------------------------------------

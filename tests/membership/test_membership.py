@@ -330,7 +330,7 @@ def test_a_node_requests_another_round(settled, who):
     others = [node for node in nodes if node is not one]
     assert [node.kinds for node in others] == [["restart"]] * 2
     assert one.kinds == []
-    assert "asks for a restart: the watch: no progress" in one.place.reason
+    assert "requests a restart: the watch: no progress" in one.place.reason
 
 
 def test_two_requests_for_another_round_lead_to_one(settled):

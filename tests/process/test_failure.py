@@ -312,3 +312,17 @@ def test_workers_that_had_ended_early(ended, words):
     assert describe_early_ends(ended, 1000.0) == words
     with_host = words.replace(" had", " on node-b had")
     assert describe_early_ends(ended, 1000.0, "node-b") == with_host
+
+
+def test_a_failure_without_a_file_is_created_with_what_the_worker_reported():
+    received = ProcessFailure(0, 42, 1, "", reply="ValueError: no", timestamp=10.0)
+    assert received.has_reply
+    assert received.message == "ValueError: no"
+    assert received.error_file_data == {"message": "ValueError: no"}
+    assert received.timestamp == 10.0
+
+
+def test_a_message_of_the_launcher_is_not_a_reply_of_the_worker():
+    described = ProcessFailure(0, 42, 1, "", message="its result cannot be read")
+    assert not described.has_reply
+    assert described.text == "its result cannot be read"

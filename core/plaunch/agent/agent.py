@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.agent import notifications
-from plaunch.agent.components import DEFAULT_SERVICES, AgentServices, LoopComponents
+from plaunch.agent.components import (
+    DEFAULT_SERVICES,
+    AgentJob,
+    AgentServices,
+    LoopComponents,
+)
 from plaunch.agent.extensions import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.local_job import LocalJob
 from plaunch.agent.loop import Loop
-from plaunch.agent.messages import WaitReporter, describe_asker
+from plaunch.agent.messages import WaitReporter, describe_request
 from plaunch.agent.notifier import Notifier
 from plaunch.agent.peers import Peers
 from plaunch.agent.poller import QUIET_INTERVAL, TURN_BOUND, LoopWatchdog, Poller
@@ -23,6 +28,7 @@ from plaunch.agent.results import Results
 from plaunch.agent.rounds import Preconditions, RoundJoiner, longest_stop, prepare_rendezvous
 from plaunch.agent.signals import ForwardedSignals, SignalInbox
 from plaunch.agent.states import Outcome, Phase, Requested, RequestKind, State
+from plaunch.agent.status import AgentStatus
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import SignalException
@@ -92,11 +98,12 @@ class SimpleElasticAgent(ElasticAgent):
         self._services = services
         self._signal_policy = services.get_signal_policy()
         self._worker_group = group = WorkerGroup(spec)
+        self._status = AgentStatus()
         checks = services.health_checks
         checks_timeout = 0.0 if checks is None else checks.timeout
         self._longest_stop = longest_stop(shutdown_timeout, checks_timeout)
         prepare_rendezvous(spec, self._longest_stop)
-        self._notifier = Notifier(group, lambda: self._loop.state, services.notify)
+        self._notifier = Notifier(group, self._status, services.notify)
         self._workers = self._create_workers(group, self._notifier)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._watchdog = services.watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
@@ -138,57 +145,60 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _create_loop(self, attempt: int = 0, round: int = -1) -> None:
         """Create the components of one run; earlier runs ended in this attempt and round."""
-        spec, workers, notifier = self._worker_group.spec, self._workers, self._notifier
-        services, poller = self._services, Poller(self._watchdog)
+        workers, notifier, reporter = self._workers, self._notifier, self._reporter
+        checks, poller = self._services.health_checks, Poller(self._watchdog)
+        inbox, requests = SignalInbox(self._signal_policy, poller.wake_up), Requests(poller.wake_up)
+        first = State(
+            max_restarts=self._worker_group.spec.max_restarts,
+            has_checks=checks is not None,
+            attempt=attempt,
+            round=round,
+        )
+        self._status.begin_run(first, inbox, requests)
+        self._job = self._create_job(attempt, poller)
+        job = self._job.rendezvous
         forwarded = ForwardedSignals(workers)
-        self._job, interval = self._create_job(attempt, poller)
-        # A local job bounds the wait itself.
-        patience = math.inf if isinstance(self._job, LocalJob) else self._exit_barrier_timeout
-        peers = Peers(self._job, notifier, poller, forwarded, interval, patience)
+        peers = Peers(job, notifier, poller, forwarded, self._job.interval, self._job.patience)
         results = Results(workers, peers, notifier)
         self._components = LoopComponents(
+            status=self._status,
             workers=workers,
             peers=peers,
-            joiner=RoundJoiner(
-                self._job, workers, peers, results, notifier, poller, self._reporter
-            ),
-            preconditions=Preconditions(services.health_checks, peers, results, poller),
+            joiner=RoundJoiner(job, workers, peers, results, notifier, poller, reporter),
+            preconditions=Preconditions(checks, peers, results, poller),
             results=results,
             notifier=notifier,
             forwarded=forwarded,
-            inbox=SignalInbox(self._signal_policy, poller.wake_up),
+            inbox=inbox,
             poller=poller,
-            reporter=self._reporter,
-            requests=Requests(poller.wake_up),
+            reporter=reporter,
+            requests=requests,
         )
-        self._loop = Loop(
-            self._components,
-            State(
-                max_restarts=spec.max_restarts,
-                has_checks=services.health_checks is not None,
-                attempt=attempt,
-                round=round,
-            ),
-        )
+        self._loop = Loop(self._components)
 
-    def _create_job(self, attempt: int, poller: Poller) -> tuple[JobRendezvous, float]:
-        """The job behind the handler of the spec, and the seconds between checks for changes."""
-        spec = self._worker_group.spec
+    def _create_job(self, attempt: int, poller: Poller) -> AgentJob:
+        """Return the job behind the handler of the spec; a plain handler is adapted."""
+        spec, services = self._worker_group.spec, self._services
         if isinstance(spec.rdzv_handler, JobRendezvous):
-            return spec.rdzv_handler, _JOB_INTERVAL
+            return AgentJob(spec.rdzv_handler, _JOB_INTERVAL, self._exit_barrier_timeout)
         job = LocalJob(
             spec,
-            self._services.restart_policy,
+            services.restart_policy,
             attempt=attempt,
             wait_for_peers=self._wait_for_peers,
             wake=poller.wake_up.wake,
-            is_running=lambda: self._loop.state.phase is Phase.RUNNING,
-            is_asked_to_end=self.is_asked_to_end,
+            is_running=self._status.is_running,
+            is_asked_to_end=self._status.is_asked_to_end,
         )
-        return job, QUIET_INTERVAL if job.is_observable else spec.monitor_interval
+        interval = QUIET_INTERVAL if job.is_observable else spec.monitor_interval
+        # The job bounds the wait for other nodes itself, in `_wait_for_peers`.
+        return AgentJob(job, interval, math.inf, local=job)
 
     def _wait_for_peers(self) -> None:
-        """Wait for the other nodes of a round of `LocalJob`, and for their workers to finish."""
+        """Wait for the exit barrier of a round of `LocalJob`, and for this node's store.
+
+        The workers of other nodes must leave the store before this node ends.
+        """
         group, timeout = self._worker_group, self._exit_barrier_timeout
         if group.agent_store is not None:
             wait = parts.load_part(parts.WAIT_THROUGH_STORE)
@@ -248,12 +258,12 @@ class SimpleElasticAgent(ElasticAgent):
 
     def snapshot(self) -> Snapshot:
         """The state of the agent; thread-safe."""
-        is_joining = self._loop.state.phase is Phase.JOINING
+        is_joining = self._status.state.phase is Phase.JOINING
         waits_for = self._components.joiner.waits_for if is_joining else ""
         return replace(
             self._loop.snapshot,
             waits_for=waits_for,
-            is_job_wide=not isinstance(self._job, LocalJob),
+            is_job_wide=self._job.local is None,
             progress=self._progress,
             notes=self._notes,
         )
@@ -265,8 +275,8 @@ class SimpleElasticAgent(ElasticAgent):
         return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def is_asked_to_end(self) -> bool:
-        """Whether a signal or a request asks for the end of the run, taken by the loop or not."""
-        return self._loop.is_asked_to_end()
+        """Whether the end of the run is requested, also while the loop is busy."""
+        return self._status.is_asked_to_end()
 
     @property
     def has_ended_job(self) -> bool:
@@ -274,7 +284,7 @@ class SimpleElasticAgent(ElasticAgent):
 
         Otherwise the job may go on without this node.
         """
-        request = self._loop.state.request
+        request = self._status.state.request
         return request is not None and request.kind is RequestKind.STOP
 
     @property
@@ -284,7 +294,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def _remaining_restarts(self) -> int:
-        return self._loop.state.restarts_left
+        return self._status.state.restarts_left
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers to the end; see `ElasticAgent.run`.
@@ -294,9 +304,9 @@ class SimpleElasticAgent(ElasticAgent):
         """
         if self._components.poller.is_closed:
             prepare_rendezvous(self._worker_group.spec, self._longest_stop)
-            job, state = self._job, self._loop.state
+            local, state = self._job.local, self._status.state
             # A restart whose round has not formed was used as well.
-            attempt = job.attempt if isinstance(job, LocalJob) else state.attempt
+            attempt = state.attempt if local is None else local.attempt
             self._create_loop(attempt, state.round)
         loop = self._loop
         result: RunResult | None = None
@@ -336,9 +346,9 @@ class SimpleElasticAgent(ElasticAgent):
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)
         if outcome is Outcome.SIGNALLED:
-            state = loop.state
+            state = self._status.state
             raise SignalException(
-                f"{describe_asker(state)}; the workers were stopped",
+                f"{describe_request(state)}; the workers were stopped",
                 state.asked_by or signal.SIGTERM,
             )
         raise error or self._components.peers.error_of(outcome)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plaunch.agent.extensions import Requests
+    from plaunch.agent.local_job import LocalJob
     from plaunch.agent.messages import WaitReporter
     from plaunch.agent.notifications import Notify
     from plaunch.agent.notifier import Notifier
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from plaunch.agent.results import Results
     from plaunch.agent.rounds import Preconditions, RoundJoiner
     from plaunch.agent.signals import ForwardedSignals, SignalInbox
+    from plaunch.agent.status import AgentStatus
     from plaunch.agent.worker_store import OpenStore
     from plaunch.agent.workers import Workers
     from plaunch.health import HealthChecks
     from plaunch.process.components import Binder, Starter, WorkerInfo
     from plaunch.process.signals import SignalPolicy
     from plaunch.process.streams import OutputStats
+    from plaunch.rendezvous.job import JobRendezvous
     from plaunch.restarts import RestartPolicy
 
     WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
@@ -75,10 +78,27 @@ class AgentServices(NamedTuple):
 DEFAULT_SERVICES = AgentServices()
 
 
+class AgentJob(NamedTuple):
+    """The job of an agent, and how the agent waits for it.
+
+    Args:
+        rendezvous: the job.
+        interval: seconds between two calls of `changes`, if no descriptor wakes the agent.
+        patience: seconds to wait for the other nodes after success.
+        local: the job itself if it has this agent as its only member; None if it has all nodes.
+    """
+
+    rendezvous: JobRendezvous
+    interval: float
+    patience: float
+    local: LocalJob | None = None
+
+
 class LoopComponents(NamedTuple):
     """The components of one run of an agent.
 
     Args:
+        status: of the agent.
         workers: the workers of this node.
         peers: the other nodes.
         joiner: joins rounds.
@@ -92,6 +112,7 @@ class LoopComponents(NamedTuple):
         requests: what other threads request.
     """
 
+    status: AgentStatus
     workers: Workers
     peers: Peers
     joiner: RoundJoiner

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
-from plaunch.agent.messages import describe_decision
+from plaunch.agent.messages import REQUESTS, describe_decision
 from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
@@ -86,21 +86,15 @@ class Effects:
 
     Args:
         components: of the agent.
-        is_asked_to_end: returns whether a signal or a request asks for the end.
     """
 
-    def __init__(
-        self,
-        components: LoopComponents,
-        is_asked_to_end: Callable[[], bool],
-    ) -> None:
+    def __init__(self, components: LoopComponents) -> None:
         self.soft_signal = signal.SIGTERM  # that the workers are stopped with
         self.logged_reason = ""  # the last message about why the workers are stopped
         self._deferred = ""  # the next one
         self._log_at = 0.0  # on the monotonic clock
         self.stop = StopInProgress(components.workers.end_stop)
         self._components = components
-        self._is_asked_to_end = is_asked_to_end
 
     def perform(self, action: Action, state: State) -> list[AgentEvent]:
         """Perform one action; `state` is the state after the step that it comes from."""
@@ -140,9 +134,8 @@ class Effects:
             components.forwarded.forget()
             components.workers.start()
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
-            components.results.fail_start(
-                error, is_restart=state.is_restart, is_wanted=not self._is_asked_to_end()
-            )
+            is_wanted = not components.status.is_asked_to_end()
+            components.results.fail_start(error, is_restart=state.is_restart, is_wanted=is_wanted)
             return [states.StartFailed()]
         components.results.begin_work(state.attempt)
         components.reporter.workers_started()
@@ -211,9 +204,9 @@ class Effects:
 def log_without_effect(request: states.Requested, state: State) -> None:
     """Log that a request changes nothing in this state."""
     logger.info(
-        "%s asks for a %s (%s), but this has no effect while this agent is %s",
+        "%s requests %s (%s), but this has no effect while this agent is %s",
         request.who,
-        request.kind.value,
+        REQUESTS[request.kind],
         request.reason,
         state.phase.value,
     )

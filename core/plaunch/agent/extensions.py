@@ -163,8 +163,8 @@ class Snapshot(Value):
         pids: the process ids of those that run, by global rank.
         waits_for: what the agent or its rendezvous waits for before workers are started, in a few
             words; empty if nothing.
-        overdue: seconds since the last sign of life of a loop that is overdue, or 0.
-        patience: seconds from that sign until the next one is due.
+        overdue: seconds since a loop that is overdue was last alive; 0 if it is not.
+        patience: seconds within which the next call of the loop is due.
         output: how much output of the workers has passed through the launcher.
         dropped: how many events each handler has missed, by name.
         is_job_wide: whether the rendezvous knows the whole job, so that a stop or a restart that is
@@ -236,7 +236,7 @@ class Requests:
         return [self._queue.popleft() for _ in range(len(self._queue))]
 
     def has_end(self) -> bool:
-        """Whether a request that has not been taken yet asks for the end of the run."""
+        """Whether the end of the run is requested by what has not been taken yet."""
         return any(
             isinstance(request, Requested) and request.kind is not RequestKind.RESTART
             for request in tuple(self._queue)

@@ -138,7 +138,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        state, hostname = self._loop.state, socket.gethostname()
+        state, hostname = self._status.state, socket.gethostname()
         args: dict[int, tuple[Any, ...]] = {}
         envs: dict[int, dict[str, str]] = {}
         prefixes: dict[int, str] = {}

@@ -308,12 +308,18 @@ class LocalWorkers:
         if pid is None:
             return  # it has ended, or this is another round
         ranks = {worker.global_rank: worker.local_rank for worker in self.group.workers}
-        failure = ProcessFailure(ranks[hang.rank], pid, ExitCode.HANG, "", hung=True)
-        failure.global_rank = hang.rank
-        failure.message = hang.text
-        failure.error_file_data = {"message": hang.text}
-        failure.lifetime = max(failure.timestamp - self._started_at, 0.0)
-        self._others[hang.rank] = failure
+        now = time.time()
+        self._others[hang.rank] = ProcessFailure(
+            ranks[hang.rank],
+            pid,
+            ExitCode.HANG,
+            "",
+            hung=True,
+            global_rank=hang.rank,
+            reply=hang.text,
+            timestamp=now,
+            lifetime=max(now - self._started_at, 0.0),
+        )
         self.is_final = hang.is_final
 
     def wait_for_guests(self, timeout: float) -> None:

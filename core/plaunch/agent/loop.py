@@ -45,15 +45,14 @@ class Loop:
     """Runs the workers of one agent to their end.
 
     Args:
-        components: what the loop drives.
-        state: where the state machine begins.
+        components: what the loop drives; their status has the first state.
     """
 
-    def __init__(self, components: LoopComponents, state: states.State) -> None:
+    def __init__(self, components: LoopComponents) -> None:
         self._components = components
+        self._status = components.status
         self.results = components.results
-        self.state = state
-        self._effects = Effects(components, self.is_asked_to_end)
+        self._effects = Effects(components)
         self._phases = Phases(components, self._effects)
         self.look_around()
 
@@ -61,14 +60,6 @@ class Loop:
     def soft_signal(self) -> signal.Signals:
         """The signal that the workers are stopped with."""
         return self._effects.soft_signal
-
-    def is_asked_to_end(self) -> bool:
-        """Whether a signal or a request asks for the end, taken from its queue or not.
-
-        For code that holds the loop, on any thread.
-        """
-        inbox, requests = self._components.inbox, self._components.requests
-        return inbox.has_stop() or requests.has_end() or self.state.is_asked_to_end
 
     def run(self) -> states.Outcome:
         """Poll and dispatch until the state machine finishes; returns how the run ended."""
@@ -78,16 +69,16 @@ class Loop:
             try:
                 if not pending:
                     self.look_around()
-                    pending.extend(self._phases.watch(self.state))
+                    pending.extend(self._phases.watch(self._status.state))
                     continue
                 for action in self._step(pending.popleft()):
                     if isinstance(action, states.Finish):
                         if action.outcome is not states.Outcome.FAILED:
                             self._effects.log_deferred()  # else the report has it
                         return action.outcome
-                    pending.extend(self._effects.perform(action, self.state))
+                    pending.extend(self._effects.perform(action, self._status.state))
             except Exception as error:
-                if self.state.phase is not states.Phase.RUNNING:
+                if self._status.state.phase is not states.Phase.RUNNING:
                     raise
                 # As in any other stop, workers get their grace and signals are handled.
                 logger.error(
@@ -104,7 +95,7 @@ class Loop:
         self._effects.log_deferred()
         if isinstance(error, Exception):
             self.results.note_error(error)
-            self.results.report_error(is_restart=self.state.is_restart)
+            self.results.report_error(is_restart=self._status.state.is_restart)
         self._step(states.AgentFailed())
         stop, workers = self._effects.stop, self._components.workers
         if not stop.is_in_progress():
@@ -122,7 +113,7 @@ class Loop:
 
     def look_around(self) -> None:
         """Take a snapshot; it is replaced as a whole, since other threads read it."""
-        state, workers = self.state, self._components.workers
+        state, workers = self._status.state, self._components.workers
         pids = workers.pids()
         workers.holds.tend(pids.values())
         ranks = [worker.global_rank for worker in workers.group.workers]
@@ -142,11 +133,12 @@ class Loop:
         )
 
     def _step(self, event: states.AgentEvent) -> tuple[states.Action, ...]:
-        before = self.state
-        self.state, actions = machine.step(before, event)
-        if isinstance(event, states.Requested) and self.state == before and not actions:
+        before = self._status.state
+        state, actions = machine.step(before, event)
+        self._status.state = state
+        if isinstance(event, states.Requested) and state == before and not actions:
             log_without_effect(event, before)
-        self._components.notifier.notify_state(self.state.workers)
+        self._components.notifier.notify_state(state.workers)
         return actions
 
     # --- the end ----------------------------------------------------------------------------------
@@ -173,7 +165,7 @@ class Loop:
         streams = components.workers.streams()
         if streams is None or not streams.counts().lag_bytes:
             return
-        is_endless = outcome in _ENDS_OF_JOB and not self.is_asked_to_end()
+        is_endless = outcome in _ENDS_OF_JOB and not self._status.is_asked_to_end()
         timeout = math.inf if is_endless else _LAST_CONSOLE_WAIT
         wait = BackgroundCall("console", lambda: show_rest(streams, timeout), poller.wake_up)
         notifier.notify(notifications.ConsoleAwaited, streams.counts().lag_bytes)
@@ -203,7 +195,7 @@ class Loop:
         first = [pending.popleft()] if has_succeeded else []
         stops, requests = self._take_inputs()
         ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
-        is_stopping = self.state.phase is states.Phase.STOPPING
+        is_stopping = self._status.state.phase is states.Phase.STOPPING
         if (stops or ends) and is_stopping and self.results.due() is not None:
             self.results.report_failure()
             first += self._components.peers.look_while_stopping(is_clearing=False)
@@ -227,7 +219,7 @@ class Loop:
                         "(--signal-policy=notify passes such signals on to the workers)",
                         signum.name,
                     )
-                if self.state.asked_by is None and not stops:  # the first request for the end
+                if self._status.state.asked_by is None and not stops:  # the first request
                     # Workers may handle a signal that no policy lists as a notice.
                     listed = signum if received.is_listed else signal.SIGTERM
                     self._effects.soft_signal = listed
@@ -237,7 +229,7 @@ class Loop:
         return stops, requests
 
     def _forward(self, signum: signal.Signals) -> None:
-        if self.state.phase is states.Phase.STOPPING:
+        if self._status.state.phase is states.Phase.STOPPING:
             logger.warning(
                 "%s received; the workers are being stopped and do not get it", signum.name
             )

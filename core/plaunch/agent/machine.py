@@ -32,9 +32,9 @@ from plaunch.agent.states import (
 )
 from plaunch.agent.worker import WorkerState
 
-Transition = tuple[State, tuple[Action, ...]]
+Step = tuple[State, tuple[Action, ...]]
 # Each takes the type of event that the table lists it for.
-Decision = Callable[[State, Any], Transition]
+Transition = Callable[[State, Any], Step]
 
 # Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
 # SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
@@ -44,11 +44,11 @@ _SAME_REQUEST = 2.0
 _SAME_KEY = 0.2
 
 
-def _begin(state: State, event: AgentEvent) -> Transition:
+def _begin(state: State, event: AgentEvent) -> Step:
     return _join(state, is_suspect=True)
 
 
-def _round_formed(state: State, event: states.RoundFormed) -> Transition:
+def _round_formed(state: State, event: states.RoundFormed) -> Step:
     formed = replace(
         state,
         phase=Phase.STARTING,
@@ -61,45 +61,45 @@ def _round_formed(state: State, event: states.RoundFormed) -> Transition:
     return formed, (states.StartWorkers(),)
 
 
-def _round_failed(state: State, event: states.RoundFailed) -> Transition:
+def _round_failed(state: State, event: states.RoundFailed) -> Step:
     return _finish(state, Outcome.LEFT if event.graceful else Outcome.ERROR)
 
 
-def _started(state: State, event: AgentEvent) -> Transition:
+def _started(state: State, event: AgentEvent) -> Step:
     return replace(state, phase=Phase.RUNNING, workers=WorkerState.HEALTHY), ()
 
 
-def _start_failed(state: State, event: AgentEvent) -> Transition:
+def _start_failed(state: State, event: AgentEvent) -> Step:
     # The failure that this start follows, if there is one, stays the cause.
     end = Outcome.FAILED if state.is_restart else Outcome.ERROR
     failed = replace(state, workers=WorkerState.FAILED)
     return _stop(failed, end, states.ReportFailure(is_final=True))
 
 
-def _agent_failed(state: State, event: AgentEvent) -> Transition:
+def _agent_failed(state: State, event: AgentEvent) -> Step:
     failed = replace(state, workers=WorkerState.FAILED)
     return _stop(failed, Outcome.ERROR, states.ReportFailure(is_final=True))
 
 
-def _failed(state: State, event: AgentEvent) -> Transition:
+def _failed(state: State, event: AgentEvent) -> Step:
     stopped = replace(state, workers=WorkerState.STOPPED)
     actions = (states.ReportFailure(), states.ReportDecision(RestartReason.FAILURE))
     return _stop(stopped, RestartReason.FAILURE, *actions)
 
 
-def _succeeded(state: State, event: AgentEvent) -> Transition:
+def _succeeded(state: State, event: AgentEvent) -> Step:
     done = replace(state, phase=Phase.CLEARING, workers=WorkerState.SUCCEEDED, has_succeeded=True)
     return done, (states.ClearUp(),)
 
 
-def _cleared(state: State, event: AgentEvent) -> Transition:
+def _cleared(state: State, event: AgentEvent) -> Step:
     if state.then is Outcome.SUCCEEDED:
         # This node does not wait for others, but reports its success to them.
         return _finish(state, Outcome.SUCCEEDED, states.WaitForPeers())
     return replace(state, phase=Phase.WAITING), (states.WaitForPeers(),)
 
 
-def _stop_requested_while_clearing(state: State, event: AgentEvent) -> Transition:
+def _stop_requested_while_clearing(state: State, event: AgentEvent) -> Step:
     # Own workers have succeeded; a stop now cannot undo that, but other nodes are not awaited.
     first = state.then is not Outcome.SUCCEEDED
     done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
@@ -107,10 +107,10 @@ def _stop_requested_while_clearing(state: State, event: AgentEvent) -> Transitio
     return done, (*actions, states.Escalate()) if _is_impatient(state, event) else actions
 
 
-def _stops_for(then: RestartReason | Outcome) -> Decision:
+def _stops_for(then: RestartReason | Outcome) -> Transition:
     """The workers are stopped, and the reason is reported."""
 
-    def decide(state: State, event: AgentEvent) -> Transition:
+    def decide(state: State, event: AgentEvent) -> Step:
         return _stop(replace(state, workers=WorkerState.STOPPED), then, states.ReportDecision(then))
 
     return decide
@@ -120,23 +120,23 @@ _stop_for_members = _stops_for(RestartReason.MEMBERSHIP)
 _peers_failed = _stops_for(RestartReason.FAILURE)
 
 
-def _membership_changed(state: State, event: states.NodesChanged) -> Transition:
+def _membership_changed(state: State, event: states.NodesChanged) -> Step:
     return _stop_for_members(replace(state, is_suspect=event.is_loss), event)
 
 
-def _unreachable(state: State, event: AgentEvent) -> Transition:
+def _unreachable(state: State, event: AgentEvent) -> Step:
     stopped = replace(state, workers=_stopped_if_running(state))
     return _stop(stopped, Outcome.ERROR, states.ReportDecision(Outcome.ERROR))
 
 
-def _unreachable_before_stopped(state: State, event: AgentEvent) -> Transition:
+def _unreachable_before_stopped(state: State, event: AgentEvent) -> Step:
     # Only a stop for another round changes its aim.
     if isinstance(state.then, RestartReason):
         return replace(state, then=Outcome.ERROR), (states.ReportDecision(Outcome.ERROR),)
     return state, ()
 
 
-def _job_ended(state: State, event: states.JobEnded) -> Transition:
+def _job_ended(state: State, event: states.JobEnded) -> Step:
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return _finish(ended, Outcome.SUCCEEDED)
@@ -146,7 +146,7 @@ def _job_ended(state: State, event: states.JobEnded) -> Transition:
     )
 
 
-def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Transition:
+def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Step:
     if state.then is Outcome.SUCCEEDED and state.request is not None:
         return state, ()  # this node has ended it, or is about to go, and keeps its result
     ended = _with_end_of_job(state, event)
@@ -155,7 +155,7 @@ def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Transitio
     return replace(ended, phase=Phase.STOPPING), (states.ReportDecision(_end(ended)),)
 
 
-def _job_ended_before_stopped(state: State, event: states.JobEnded) -> Transition:
+def _job_ended_before_stopped(state: State, event: states.JobEnded) -> Step:
     # Only a stop for another round changes its aim.
     if isinstance(state.then, RestartReason):
         ended = _with_end_of_job(state, event)
@@ -163,7 +163,7 @@ def _job_ended_before_stopped(state: State, event: states.JobEnded) -> Transitio
     return state, ()
 
 
-def _job_ended_before_round(state: State, event: states.JobEnded) -> Transition:
+def _job_ended_before_round(state: State, event: states.JobEnded) -> Step:
     ended = _with_end_of_job(state, event)
     return _finish(ended, _end(ended), states.ReportDecision(_end(ended)))
 
@@ -186,20 +186,20 @@ def _end(state: State) -> Outcome:
     return state.then if isinstance(state.then, Outcome) else Outcome.CLOSED
 
 
-def _stop_requested(state: State, event: AgentEvent) -> Transition:
+def _stop_requested(state: State, event: AgentEvent) -> Step:
     stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
     after, stop = _stop(stopped, Outcome.SIGNALLED)
     # The workers get their signal first: on a busy machine, a message takes a tenth of a second.
     return after, (*stop, states.ReportDecision(Outcome.SIGNALLED))
 
 
-def _stop_requested_before_start(state: State, event: AgentEvent) -> Transition:
+def _stop_requested_before_start(state: State, event: AgentEvent) -> Step:
     return _finish(
         _asked(state, event), Outcome.SIGNALLED, states.ReportDecision(Outcome.SIGNALLED)
     )
 
 
-def _stop_requested_while_stopping(state: State, event: AgentEvent) -> Transition:
+def _stop_requested_while_stopping(state: State, event: AgentEvent) -> Step:
     # A failure or an error that already decided the end keeps its place as the first cause.
     actions: tuple[Action, ...] = (states.Escalate(),) if _is_impatient(state, event) else ()
     known = _asked(state, event)
@@ -211,16 +211,16 @@ def _stop_requested_while_stopping(state: State, event: AgentEvent) -> Transitio
     return known, actions
 
 
-def _restart_requested(state: State, event: states.Requested) -> Transition:
+def _restart_requested(state: State, event: states.Requested) -> Step:
     known = replace(_asked(state, event), workers=WorkerState.STOPPED)
     return _stop(known, RestartReason.REQUEST, states.ReportDecision(RestartReason.REQUEST))
 
 
-def _restart_requested_before_round(state: State, event: states.Requested) -> Transition:
+def _restart_requested_before_round(state: State, event: states.Requested) -> Step:
     return state, (states.SkipDelay(event),) if state.is_restart else ()
 
 
-def _stopped(state: State, event: AgentEvent) -> Transition:
+def _stopped(state: State, event: AgentEvent) -> Step:
     if isinstance(state.then, Outcome):
         return _finish(state, state.then)
     is_restart = state.then is RestartReason.FAILURE
@@ -228,41 +228,41 @@ def _stopped(state: State, event: AgentEvent) -> Transition:
     return _join(again, is_suspect=is_restart or state.is_suspect)
 
 
-def _healthy(state: State, event: AgentEvent) -> Transition:
+def _healthy(state: State, event: AgentEvent) -> Step:
     return _join(state, is_suspect=False)
 
 
-def _unhealthy(state: State, event: AgentEvent) -> Transition:
+def _unhealthy(state: State, event: AgentEvent) -> Step:
     return _finish(state, Outcome.ERROR)
 
 
-def _unreachable_before_round(state: State, event: AgentEvent) -> Transition:
+def _unreachable_before_round(state: State, event: AgentEvent) -> Step:
     return _finish(state, Outcome.ERROR, states.ReportDecision(Outcome.ERROR))
 
 
-def _stop_failed(state: State, event: AgentEvent) -> Transition:
+def _stop_failed(state: State, event: AgentEvent) -> Step:
     # Workers that cannot be killed still use the devices, so no others may be started.
     return _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
 
 
-def _peers_finished(state: State, event: AgentEvent) -> Transition:
+def _peers_finished(state: State, event: AgentEvent) -> Step:
     return _finish(state, Outcome.SUCCEEDED)
 
 
-def _stop_requested_while_waiting(state: State, event: AgentEvent) -> Transition:
+def _stop_requested_while_waiting(state: State, event: AgentEvent) -> Step:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
     return _finish(
         _asked(state, event), Outcome.SUCCEEDED, states.ReportDecision(Outcome.SUCCEEDED)
     )
 
 
-def _while_clearing(transition: Decision) -> Decision:
+def _while_clearing(transition: Transition) -> Transition:
     """The same decision while what the workers left behind is being ended already.
 
     A node that was asked to stop in the meantime ends with its success, whatever happens to others.
     """
 
-    def decide(state: State, event: AgentEvent) -> Transition:
+    def decide(state: State, event: AgentEvent) -> Step:
         if state.then is Outcome.SUCCEEDED:
             return state, ()
         after, actions = transition(state, event)
@@ -301,22 +301,22 @@ def _is_impatient(state: State, event: AgentEvent) -> bool:
 # --- what several of them have in common ---------------------------------------------------------
 
 
-def _stop(state: State, then: RestartReason | Outcome, *before: Action) -> Transition:
+def _stop(state: State, then: RestartReason | Outcome, *before: Action) -> Step:
     return replace(state, phase=Phase.STOPPING, then=then), (*before, states.StopWorkers())
 
 
-def _join(state: State, *, is_suspect: bool) -> Transition:
+def _join(state: State, *, is_suspect: bool) -> Step:
     if is_suspect and state.has_checks:
         return replace(state, phase=Phase.CHECKING), (states.CheckHealth(),)
     return replace(state, phase=Phase.JOINING, is_suspect=False), (states.Join(),)
 
 
-def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
+def _finish(state: State, outcome: Outcome, *before: Action) -> Step:
     return replace(state, phase=Phase.DONE, then=outcome), (*before, states.Finish(outcome))
 
 
 # A request is listed by its kind; one for an end, as a signal that means so.
-_TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
+_TABLE: dict[tuple[Phase, type | RequestKind], Transition] = {
     (Phase.IDLE, states.Begin): _begin,
     (Phase.IDLE, states.StopRequested): _stop_requested_before_start,
     (Phase.CHECKING, states.NodeHealthy): _healthy,
@@ -367,7 +367,7 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
 }
 
 
-def step(state: State, event: AgentEvent) -> Transition:
+def step(state: State, event: AgentEvent) -> Step:
     """Decide what `event` means in `state`: the next state, and what to do, in order."""
     kind: type | RequestKind = type(event)
     if isinstance(event, states.Requested):

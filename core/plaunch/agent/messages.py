@@ -35,7 +35,7 @@ def describe_decision(
         reason: why the agent stops its workers, or how the job ended.
         logged: what this returned last.
     """
-    requested = describe_asker(state)
+    requested = describe_request(state)
     if then is Outcome.SUCCEEDED and state.is_asked_to_end:
         return (
             f"{requested}; the workers of this node have succeeded, and that stays its result; it "
@@ -62,11 +62,11 @@ def describe_decision(
 def describe_delay(seconds: float, now: float) -> str:
     """What an agent waits for when the next round is delayed; `now` is the wall clock."""
     at = time.strftime("%H:%M:%S", time.localtime(now + seconds))
-    return f"the time of the restart, {at} (--restart-delay, or as a worker asks)"
+    return f"the time of the restart, {at} (--restart-delay, or a worker's retry_later)"
 
 
-def describe_asker(state: State) -> str:
-    """What requested the end or a restart, and why, in a few words.
+def describe_request(state: State) -> str:
+    """What requests the end or a restart, and why, in a few words.
 
     A request for the end of the job reads the same on all of its nodes.
     """
@@ -76,13 +76,13 @@ def describe_asker(state: State) -> str:
     who, reason = request.who, request.reason
     if request.kind is RequestKind.STOP:
         who, reason = f"node {request.node or socket.gethostname()}", request.origin
-    return f"{who} asks for {_WISHES[request.kind]} ({reason})"
+    return f"{who} requests {REQUESTS[request.kind]} ({reason})"
 
 
-_WISHES = {
+REQUESTS = {
     RequestKind.STOP: "the end of the job",
     RequestKind.RESTART: "a restart",
-    RequestKind.LEAVE: "this node to leave",
+    RequestKind.LEAVE: "that this node leave",
 }
 
 

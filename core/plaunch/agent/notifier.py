@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from plaunch.agent.notifications import Notification, Notify
-    from plaunch.agent.states import RoundFormed, State
+    from plaunch.agent.states import RoundFormed
+    from plaunch.agent.status import AgentStatus
     from plaunch.agent.worker import RunResult, WorkerGroup, WorkerState
     from plaunch.process.components import WorkerExit
     from plaunch.process.stopping.stop_sequence import StopStep
@@ -31,15 +32,13 @@ class Notifier:
 
     Args:
         group: the agent's workers, which change while it runs.
-        state: returns the state of the agent.
+        status: of the agent.
         notify: is called with every notification; None if there is no listener.
     """
 
-    def __init__(
-        self, group: WorkerGroup, state: Callable[[], State], notify: Notify | None
-    ) -> None:
+    def __init__(self, group: WorkerGroup, status: AgentStatus, notify: Notify | None) -> None:
         self._group = group
-        self._state = state
+        self._status = status
         self._notify = notify
 
     @property
@@ -49,7 +48,7 @@ class Notifier:
 
     def group_info(self, formed: RoundFormed | None = None) -> GroupInfo:
         """The group now, or in the round that has just `formed`."""
-        group, state = self._group, self._state()
+        group, state = self._group, self._status.state
         attempt, number = state.attempt, state.round
         if formed is not None:
             attempt, number = formed.attempt, formed.number_after(state)

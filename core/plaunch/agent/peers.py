@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.messages import describe_asker, describe_failures
+from plaunch.agent.messages import describe_failures, describe_request
 from plaunch.agent.worker import LAUNCHER, RunResult, WorkerState, launcher_failure
 from plaunch.errors import (
     PlaunchError,
@@ -49,7 +49,7 @@ _DESCRIPTIONS = {
     ChangeKind.LEFT: ("node {} left", "a node left"),
     ChangeKind.LOST: ("node {} was lost", "a node was lost"),
     ChangeKind.FAILED: ("workers of node {} failed", "workers of another node failed"),
-    ChangeKind.RESTART: ("node {} asks for a restart", "another node asks for a restart"),
+    ChangeKind.RESTART: ("node {} requests a restart", "another node requests a restart"),
     ChangeKind.UNREACHABLE: (
         "node {} cannot be reached any more",
         "the other nodes cannot be reached any more",
@@ -284,7 +284,7 @@ class Peers:
         elif then is states.RestartReason.REQUEST:
             self._job.request_round(origin)
         elif then is states.Outcome.SIGNALLED:
-            self._job.announce_leave(origin or describe_asker(state))
+            self._job.announce_leave(origin or describe_request(state))
 
     def skip_delay(self, request: states.Requested) -> None:
         """Request that a round which the job has delayed begins now."""

@@ -122,7 +122,7 @@ class Phases:
 
 
 def _earliest(timeout: float, *dues: float | None) -> float:
-    return min(timeout, *(due for due in dues if due is not None), timeout)
+    return min([timeout, *(due for due in dues if due is not None)])
 
 
 _WATCHES: dict[Phase, Callable[[Phases, State], list[AgentEvent]]] = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_LAST_WORDS = 2.0  # seconds to write the report after the run of an agent
+_REPORT_TIME = 2.0  # seconds to write the report after the run of an agent
 
 # Signals that end a program which does not handle them, and are sent on purpose. Stop signals are
 # not among them: a policy that does not list one wants its default action.
@@ -41,7 +41,7 @@ _FATAL = (
 )
 
 
-class Received(NamedTuple):
+class ReceivedSignal(NamedTuple):
     """A signal that has arrived.
 
     Args:
@@ -98,9 +98,9 @@ class SignalInbox:
         self._wake_up = wake_up
         self._proc = proc
         self._received: deque[tuple[signal.Signals, float]] = deque()
-        self._ahead: set[int] = set()  # noted before their handler was called
+        self._recorded_early: set[int] = set()  # noted before their handler was called
         self._processor_wait = 0.0  # as last known
-        self._judged: list[Received] = []
+        self._decided: list[ReceivedSignal] = []
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
         self._previous_wake_up = -1
         self._is_installed = False
@@ -126,7 +126,7 @@ class SignalInbox:
         if owns_process():
             # Only the report is left to write, and a second stop signal must not interrupt that.
             self._previous = {
-                signum: _Late(signum, previous, self._clock)
+                signum: _DeferredHandler(signum, previous, self._clock)
                 for signum, previous in self._previous.items()
             }
         self._restore()
@@ -145,7 +145,7 @@ class SignalInbox:
             if fatal is None or fatal in self._listed:
                 continue
             disposition = signal.getsignal(fatal)
-            if isinstance(disposition, _Late):  # an earlier run's
+            if isinstance(disposition, _DeferredHandler):  # an earlier run's
                 would_end_us = disposition.before == signal.SIG_DFL
             else:
                 # A handler that was not installed from Python (faulthandler's) is not known there.
@@ -176,25 +176,25 @@ class SignalInbox:
             self._is_installed = False
             signal.set_wakeup_fd(self._previous_wake_up)
 
-    def take(self) -> list[Received]:
+    def take(self) -> list[ReceivedSignal]:
         """All signals since the last call, in the order of arrival."""
-        self._judge()
-        taken, self._judged = self._judged, []
+        self._apply_policy()
+        taken, self._decided = self._decided, []
         return taken
 
     def has_stop(self) -> bool:
         """Whether a stop signal has arrived that is not taken yet; for code that holds the loop."""
-        self._judge()
-        return any(received.action is SignalAction.STOP for received in self._judged)
+        self._apply_policy()
+        return any(received.action is SignalAction.STOP for received in self._decided)
 
-    def _judge(self) -> None:
+    def _apply_policy(self) -> None:
         """Ask the policy once for each signal."""
         while self._received:
             signum, at = self._received.popleft()
             if signum in self._listed:
-                self._judged.append(Received(signum, self._action(signum), at))
+                self._decided.append(ReceivedSignal(signum, self._action(signum), at))
             else:
-                self._judged.append(Received(signum, SignalAction.STOP, at, is_listed=False))
+                self._decided.append(ReceivedSignal(signum, SignalAction.STOP, at, is_listed=False))
 
     def _action(self, signum: signal.Signals) -> SignalAction:
         try:
@@ -223,7 +223,7 @@ class SignalInbox:
         for number in numbers:
             if number in self._previous:
                 self._received.append((signal.Signals(number), at))
-                self._ahead.add(number)
+                self._recorded_early.add(number)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         """Record what has arrived, and when.
@@ -232,9 +232,9 @@ class SignalInbox:
         code of this process has replaced the descriptor.
         """
         if self._wake_up.clear():
-            if signum not in self._ahead:
+            if signum not in self._recorded_early:
                 self._received.append((signal.Signals(signum), self._now()))
-            self._ahead.discard(signum)
+            self._recorded_early.discard(signum)
         self._wake_up.wake()  # the interrupted wait continues unless this wakes it
 
     def _now(self) -> float:
@@ -244,7 +244,7 @@ class SignalInbox:
         return self._clock() - self._processor_wait
 
 
-class _Late:
+class _DeferredHandler:
     """Handles a signal after the run of an agent in plaunch's own process.
 
     It is ignored for some seconds; after that, the previous handler gets it.
@@ -257,12 +257,12 @@ class _Late:
         clock: Callable[[], float],
     ) -> None:
         # Do not wrap the one of an earlier run.
-        while isinstance(previous, _Late):
+        while isinstance(previous, _DeferredHandler):
             previous = previous.before
         self.before: Callable[[int, FrameType | None], object] | int = previous
         self._signum = signum
         self._clock = clock
-        self._until = clock() + _LAST_WORDS
+        self._until = clock() + _REPORT_TIME
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self._clock() < self._until:

@@ -264,11 +264,7 @@ def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
     """
     from plaunch.process.failure import ProcessFailure  # failures only
 
-    failure = ProcessFailure(LAUNCHER, os.getpid(), exitcode, "")
-    failure.message = text
-    failure.error_file_data = {"message": text}
-    failure.global_rank = LAUNCHER
-    return failure
+    return ProcessFailure(LAUNCHER, os.getpid(), exitcode, "", global_rank=LAUNCHER, reply=text)
 
 
 def describe_worker(worker: Worker) -> WorkerInfo:

@@ -12,6 +12,8 @@ from plaunch.lazy import attach
 if TYPE_CHECKING:
     from plaunch._names import is_python as is_python
     from plaunch.errors import text_of_error as text_of_error
+    from plaunch.process.cgroups import find_cpu_quota as find_cpu_quota
+    from plaunch.process.cgroups import group_paths as group_paths
     from plaunch.process.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.children import ExitWatch as ExitWatch
     from plaunch.process.children import ProcessHandle as ProcessHandle
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from plaunch.process.components import default_binder as default_binder
     from plaunch.process.consequences import Consequence as Consequence
     from plaunch.process.context import PContext as PContext
-    from plaunch.process.control_groups import find_cpu_quota as find_cpu_quota
-    from plaunch.process.control_groups import group_paths as group_paths
     from plaunch.process.error_file import ErrorFileError as ErrorFileError
     from plaunch.process.error_file import read_error_file as read_error_file
     from plaunch.process.error_file import record as record
@@ -96,6 +96,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "plaunch._names": "is_python",
         "plaunch.errors": "text_of_error",
+        ".cgroups": "find_cpu_quota group_paths",
         ".child_failed": "ChildFailedError",
         ".children": "ExitWatch ProcessHandle",
         ".components": (
@@ -104,7 +105,6 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".consequences": "Consequence",
         ".context": "PContext",
-        ".control_groups": "find_cpu_quota group_paths",
         ".error_file": "ErrorFileError read_error_file record",
         ".excerpts": "shorten",
         ".failure": (
@@ -115,10 +115,9 @@ __getattr__, __dir__, __all__ = attach(
         ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (
-            "Process children_by_parent find_field find_variable "
-            "list_numbers open_pidfd read_command read_environ read_fds read_link read_masks "
-            "read_name read_proc read_process read_stack read_stat read_table read_waiting_place "
-            "wait_for_end"
+            "Process children_by_parent find_field find_variable list_numbers open_pidfd "
+            "read_command read_environ read_fds read_link read_masks read_name read_proc "
+            "read_process read_stack read_stat read_table read_waiting_place wait_for_end"
         ),
         ".signals": "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals",
         ".start": "SubprocessContext start_processes start_program",

@@ -112,8 +112,8 @@ class PContext(abc.ABC):
 
         Raises:
             UsageError: the context was started before, or a worker cannot be bound to processors.
-            WorkerStartError: a worker cannot be started; subclasses tell programs that do not exist
-                or may not be executed.
+            WorkerStartError: a worker cannot be started; `ProgramNotFoundError` and
+                `ProgramNotExecutableError` are the usual causes.
         """
         if self._is_started:
             raise UsageError(

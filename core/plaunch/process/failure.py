@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from dataclasses import field
+from dataclasses import InitVar, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import text_of_error
@@ -44,7 +45,8 @@ class ProcessFailure(Record):
     """One worker that failed by itself; the first seven fields are torch's.
 
     It is created when the exit is seen, and reads the worker's error file then. Without a readable
-    error file, `message` describes the exit.
+    error file, `message` describes the exit. A failure that is received, or is not an exit, is
+    created with its `reply`, or its `message`, and its `timestamp`.
 
     Args:
         local_rank: the worker's local rank.
@@ -65,6 +67,8 @@ class ProcessFailure(Record):
         lifetime: seconds between its start and the failure; None if unknown.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
         reason: who sent the signal that ended it and why, if that went through the launcher.
+        reply: what the worker reported, for a failure without an error file on this host; sets
+            `message` and `error_file_data`.
     """
 
     local_rank: int
@@ -72,8 +76,8 @@ class ProcessFailure(Record):
     exitcode: int
     error_file: str
     error_file_data: dict[str, Any] = field(init=False)
-    message: str | dict[str, Any] = field(init=False)
-    timestamp: float = field(init=False)
+    message: str | dict[str, Any] = field(default="", kw_only=True)
+    timestamp: float = field(default=math.nan, kw_only=True)
     last_lines: list[str] = field(default_factory=list, kw_only=True)
     global_rank: int | None = field(default=None, kw_only=True)
     host: str = field(default_factory=_host, kw_only=True)
@@ -83,14 +87,16 @@ class ProcessFailure(Record):
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
     reason: str = field(default="", kw_only=True)
+    reply: InitVar[str | dict[str, Any]] = field(default="", kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, reply: str | dict[str, Any]) -> None:
         self._place: str | None = None
         self._consequence: Consequence | None = None
         self._is_consequence_set = False
-        self.timestamp = time.time()
-        self.error_file_data = {"message": _NO_MESSAGE}
-        self.message = ""
+        if math.isnan(self.timestamp):
+            self.timestamp = time.time()
+        self.error_file_data = {"message": reply or _NO_MESSAGE}
+        given, self.message = self.message, reply
         if self.error_file and os.path.isfile(self.error_file):  # torch allows None
             from plaunch.process.error_file import ErrorFileError, read_error_file, timestamp_of
 
@@ -104,7 +110,7 @@ class ProcessFailure(Record):
         else:
             self.error_file = NOT_AVAILABLE
         if not self.message:
-            self.message = self.exit_sentence()
+            self.message = given or self.exit_sentence()
             if self.exitcode >= 0:
                 self.error_file_data["errorTraits"] = {
                     "category": "system_terminated_error",
@@ -219,7 +225,7 @@ class ProcessFailure(Record):
     def headline(self) -> str:
         """What happened, with the user's line: `ValueError: bad shape (train.py:39)`."""
         brief, place, raised, found = self.brief, self.place, self.raised, self.consequence
-        # Words of a cause of the exception would be misleading beside its type.
+        # Do not repeat the words of a consequence beside the exception's type.
         if found and (not raised.text or found.words in raised.text):
             brief = f"{raised.exception or self.describe_exit()}: {_one_line(found.words)}"
         return f"{brief} ({place})" if place else brief

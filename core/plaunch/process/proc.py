@@ -1,4 +1,4 @@
-"""Reads /proc: its files, one process, the table of processes, control groups.
+"""Reads /proc: its files, one process, the table of processes.
 
 Everything in plaunch that reads /proc does so through these functions. A process may end, and a
 file may be forbidden, at any time: the result is then empty.
@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-from plaunch.lazy import TYPE_CHECKING
-
 PROC = "/proc"
 
 Identity = tuple[int, int]  # pid and start time
-
 
 _MAX_BYTES = 1 << 24  # of one file; a process may change its own command line and environment
 _STAT_BYTES = 4096

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.durations import PATIENCE
-from plaunch.process.control_groups import group_paths
+from plaunch.process.cgroups import group_paths
 from plaunch.process.proc import PROC, find_field, read_name, read_proc, read_state
 
 if TYPE_CHECKING:

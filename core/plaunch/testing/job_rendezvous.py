@@ -128,7 +128,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def request_elsewhere(
         self, node: str = "neighbour", reason: str = "operator: maintenance"
     ) -> None:
-        """Another node asks for another round."""
+        """Another node requests another round."""
         self._change(ChangeKind.RESTART, node, reason)
 
     def fail_elsewhere(

@@ -209,44 +209,44 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
 def _rebuild(rank: int, received: JobFailure) -> ProcessFailure:
     """Rebuild a failure of another node; the files that it names are on that node."""
     detail = received.detail
-    exitcode = _integer(detail, "exit_code", _EXIT_CODES, 1)
+    host = _word(_text(detail, "host"), MAX_NAME) or "an unknown host"
+    timestamp = nearest_date(_number(detail, "timestamp", received.began))
+    lifetime = _number(detail, "lifetime", -1.0)
+    message = _ends_of(_text(detail, "message"), MAX_TEXT_BYTES)
+    traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
+    has_reply = detail.get("has_reply") is True and bool(message)
+    reply: str | dict[str, Any] = message if has_reply else ""
+    if reply and traceback:
+        extra = {"py_callstack": traceback, "timestamp": str(int(timestamp))}
+        reply = {"message": message, "extraInfo": extra}
     failure = ProcessFailure(
         _integer(detail, "local_rank", range(_MAX_RANK), -1),
         _integer(detail, "pid", range(_MAX_PID), 0),
-        exitcode,
+        _integer(detail, "exit_code", _EXIT_CODES, 1),
         "",
+        message=message or printable(received.summary),
+        reply=reply,
+        timestamp=timestamp,
+        global_rank=rank,
+        host=host,
+        oom_killed=detail.get("oom_killed") is True,
+        lifetime=lifetime if 0 <= lifetime <= LONGEST else None,
+        hung=detail.get("hung") is True,
+        reason=_word(_text(detail, "reason"), MAX_NAME),
+        last_lines=_last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES),
+        log_files=[
+            f"{host}:{_word(path, _MAX_PATH_LENGTH)}"
+            for path in _lines(detail, "log_files")[:MAX_LINES]
+        ],
     )
-    failure.global_rank = rank
-    failure.host = _word(_text(detail, "host"), MAX_NAME) or "an unknown host"
-    failure.timestamp = nearest_date(_number(detail, "timestamp", received.began))
-    failure.oom_killed = detail.get("oom_killed") is True
-    lifetime = _number(detail, "lifetime", -1.0)
-    failure.lifetime = lifetime if 0 <= lifetime <= LONGEST else None
-    failure.hung = detail.get("hung") is True
     if place := _word(_text(detail, "place"), MAX_NAME):
         failure.place = place
-    failure.reason = _word(_text(detail, "reason"), MAX_NAME)
     words = _word(_text(detail, "consequence"), MAX_NAME)
     is_gone = detail.get("is_peer_gone") is True
     failure.consequence = Consequence(words, is_gone) if words else None
-    failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
-    failure.log_files = [
-        f"{failure.host}:{_word(path, _MAX_PATH_LENGTH)}"
-        for path in _lines(detail, "log_files")[:MAX_LINES]
-    ]
-    message = _ends_of(_text(detail, "message"), MAX_TEXT_BYTES)
-    traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
-    if detail.get("has_reply") is True and message:
-        reply: str | dict[str, Any] = message
-        if traceback:
-            extra = {"py_callstack": traceback, "timestamp": str(int(failure.timestamp))}
-            reply = {"message": message, "extraInfo": extra}
-        failure.message = reply
-        failure.error_file_data = {"message": reply}
-        if traits := _traits(detail.get("traits")):
-            failure.error_file_data["errorTraits"] = traits
-    else:
-        failure.message = message or printable(received.summary)
+    traits = _traits(detail.get("traits"))
+    if has_reply and traits:
+        failure.error_file_data["errorTraits"] = traits
     return failure
 
 

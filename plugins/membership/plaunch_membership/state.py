@@ -298,7 +298,7 @@ def describe_departure(kind: JobEventKind, node: str, reason: str, index: int = 
         JobEventKind.ARRIVED: "arrived",
         JobEventKind.LEFT: "left",
         JobEventKind.LOST: "was lost",
-        JobEventKind.REQUESTED: "asks for a restart",
+        JobEventKind.REQUESTED: "requests a restart",
     }
     who = f"{host_of(node)} (index {index})" if index >= 0 else host_of(node)
     return f"node {who} {words[kind]}{': ' if reason else ''}{reason}"

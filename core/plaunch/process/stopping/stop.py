@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UnkillableWorkerError
@@ -74,9 +75,10 @@ class Stop:
         self._stuck: dict[int, list[int]] = {}
         self._orphans: list[int] = []
         self._sweep: Sweep | None = None
-        self._stages = [self._release_all, self._pass_output_on]
+        self._stages: deque[Callable[[], float | None]] = deque()
         if sequence is not None:
-            self._stages += [self._sweep_up, self._stop_workers]
+            self._stages += [self._stop_workers, self._sweep_up]
+        self._stages += [self._pass_output_on, self._release_all]
 
     def run(self) -> None:
         """Take all steps, and wait with the watch between them.
@@ -110,11 +112,11 @@ class Stop:
         """
         with self._lock:
             while self._stages:
-                delay = self._stages[-1]()
+                delay = self._stages[0]()
                 if delay is not None:
                     return delay
                 if self._stages:
-                    self._stages.pop()
+                    self._stages.popleft()
             return None
 
     def escalate(self) -> None:

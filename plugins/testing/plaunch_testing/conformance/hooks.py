@@ -81,9 +81,7 @@ _ENV = {
 
 
 def _failure() -> ProcessFailure:
-    failure = ProcessFailure(1, 4243, -9, "", last_lines=["caf\udce9"], host="node1")
-    failure.global_rank = 3
-    return failure
+    return ProcessFailure(1, 4243, -9, "", last_lines=["caf\udce9"], host="node1", global_rank=3)
 
 
 def _launches() -> dict[str, list[Call]]:

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 def make_failure(began: float = 1000.0, message: str = "") -> ProcessFailure:
     """Create a worker's failure with the timestamp `began`, in seconds since the epoch."""
-    failure = ProcessFailure(0, 4242, 3, "", host="somewhere", last_lines=["oh no"])
-    failure.timestamp = began
-    if message:
-        failure.message = message
-        failure.error_file_data = {"message": message}
-    return failure
+    return ProcessFailure(
+        0, 4242, 3, "", host="somewhere", last_lines=["oh no"], timestamp=began, reply=message
+    )
 
 
 FAILURE = {1: make_failure()}

@@ -1,9 +1,9 @@
-"""The CPU quota of the control groups."""
+"""The limits of control groups, with files that stand for the kernel's."""
 
 from __future__ import annotations
 
 import pytest
-from plaunch.process.control_groups import find_cpu_quota
+from plaunch.process.cgroups import find_cpu_quota
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The control groups of a process: the files of their limits, and the CPU quota."""
+"""Finds the files of this process's control groups, and their limit of CPUs."""
 
 from __future__ import annotations
 
