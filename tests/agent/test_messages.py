@@ -194,7 +194,7 @@ def test_a_backend_that_fails_to_describe_its_wait_does_not_end_the_job(clock, c
     handler = Handler()
     handler.describe_wait = raising(KeyError("nodes"))
     assert said(waiting(clock), clock, 4, handler) == [3]
-    assert "the rendezvous; its describe_wait failed: KeyError: 'nodes'" in caplog.text
+    assert "the rendezvous, which cannot say for what (KeyError: 'nodes')" in caplog.text
 
 
 def said(made, clock, seconds, handler=None):
