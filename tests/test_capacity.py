@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -248,7 +249,11 @@ def test_under_a_real_limit(open_folder, limit):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "please report" not in done.stderr
-    assert f"ulimit -u allows {limit} processes and threads, {limit} exist" in done.stderr
+    said = re.search(r"ulimit -u allows (\d) processes and threads, (\d) exist", done.stderr)
+    # The thread of a call to a plugin may have ended before they were counted.
+    assert said is not None, done.stderr
+    assert int(said[1]) == limit
+    assert int(said[2]) in (limit - 1, limit)
     left = [pid for pid in filter(str.isdecimal, os.listdir("/proc")) if status_uid(pid) == NOBODY]
     for pid in left:
         os.kill(int(pid), signal.SIGKILL)

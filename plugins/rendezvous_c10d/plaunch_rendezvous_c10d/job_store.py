@@ -168,7 +168,10 @@ class HostedJobStore:
 
     def has_guests(self) -> bool:
         """Whether other processes are connected to it."""
-        return self.connector.connect().count_sessions() > 1
+        try:
+            return self.connector.connect().count_sessions() > 1
+        except RendezvousError:
+            return False  # without the store, nobody can wait for it
 
     def _check(self) -> None:
         """Raise an error if the process has ended: what it held is lost."""

@@ -264,8 +264,11 @@ def test_the_guard_is_notified_of_orphans(run_program, family, programs):
         "job = Reaper().begin()\n"
         f"argv = [sys.executable, descendants.__file__, {family.folder!r}, 'lost', 'return']\n"
         "subprocess.run(argv, start_new_session=True, check=True)\n"
+        # It is a program without an environment from now on.
+        f"(name,) = (n for n in os.listdir({family.folder!r}) if n.startswith('lost-'))\n"
+        "while open(f'/proc/{name[5:]}/environ').read(): time.sleep(0.01)\n"
         "job.tend_orphans()\n"
-        "time.sleep(0.3)\n"  # it has no environment, indeed
+        "time.sleep(0.3)\n"  # it has none for so long that it is judged by that
         "job.tend_orphans()\n"
         "os.kill(os.getpid(), 9)\n",
     )
