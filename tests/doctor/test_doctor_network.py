@@ -107,6 +107,23 @@ def endpoint_of(node, given, traits=None):
 
 
 @pytest.mark.parametrize(
+    ("options", "environ", "said"),
+    [
+        ({}, {}, "none; whoever reaches the endpoint can read the store"),
+        ({"token_file": "/secret"}, {}, "given"),
+        ({}, {"PLAUNCH_RDZV_TOKEN": "x" * 16}, "given"),
+    ],
+)
+def test_the_job_token_is_described(node, options, environ, said):
+    given = settings("c10d", "10.0.0.7:29400", **options)
+    traits = traits_of(MANAGER.get(RENDEZVOUS, "c10d"))
+    found = node.check(check_endpoint, settings=given, traits=traits, environ=environ)
+    (token,) = (finding for finding in found if finding.what == "job token")
+    assert token.status is OK
+    assert said in token.found
+
+
+@pytest.mark.parametrize(
     ("given", "status", "said"),
     [
         ({}, OK, "not known"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
+from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE
 from plaunch_network import (
     SocketAddress,
     is_loop_back,
@@ -51,6 +52,19 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
     else:
         is_host = _rank(options) == 0 if context.traits.has_given_ranks else None
         yield from _check_hosted_endpoint(context, endpoint, is_host=is_host)
+        if backend == "c10d":
+            yield _describe_token(context, options)
+
+
+def _describe_token(context: NodeContext, options: dict[str, object]) -> Finding:
+    if TOKEN_OPTION in options or context.environ.get(TOKEN_VARIABLE):
+        return Finding(Status.OK, "job token", "given; all nodes need the same one")
+    return Finding(
+        Status.OK,
+        "job token",
+        "none; whoever reaches the endpoint can read the store, change it and end the job. On a "
+        f"network that others use, set {TOKEN_VARIABLE} to the same secret on all nodes",
+    )
 
 
 def _parse(context: NodeContext, endpoint: str) -> tuple[str, int]:
