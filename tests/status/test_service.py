@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import signal
 import socket
 import sys
 import threading
@@ -268,16 +269,23 @@ def test_a_loop_that_hangs_is_reported_until_it_continues(monkeypatch):
     monkeypatch.setattr(session, "TURN_BOUND", 1.0)
     probe, codes = PageProbe("/healthz"), []
 
-    class Hangs(DefaultLogsSpecs):  # given in code, so that nothing bounds it
+    def hang(*_):  # calls of plugins are limited, but not a signal handler of the program
+        codes.append(get(probe.port, "/healthz")[0])
+        wait_until(lambda: get(probe.port, "/healthz")[0] != 200, "it is reported")
+        codes.append(get(probe.port, "/healthz")[0])
+
+    class Starts(DefaultLogsSpecs):
         def reify(self, envs):
-            codes.append(get(probe.port, "/healthz")[0])
-            wait_until(lambda: get(probe.port, "/healthz")[0] != 200, "it is told")
-            codes.append(get(probe.port, "/healthz")[0])
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
             return super().reify(envs)
 
+    former = signal.signal(signal.SIGALRM, hang)
     options = {"metrics_port": probe.port}
-    config = LaunchConfig(1, 1, 1, options=options, shutdown_timeout=0, logs_specs=Hangs())
-    elastic_launch(config, "/bin/sleep", plugins=[probe])("1")
+    config = LaunchConfig(1, 1, 1, options=options, shutdown_timeout=0, logs_specs=Starts())
+    try:
+        elastic_launch(config, "/bin/sleep", plugins=[probe])("2")
+    finally:
+        signal.signal(signal.SIGALRM, former)
     assert codes == [200, 503]
     assert probe.seen[-1] == ("agent_finished", [(200, "ok\n")])
 
