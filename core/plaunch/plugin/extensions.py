@@ -272,7 +272,7 @@ class AgentControl:
         def deliver() -> None:
             try:
                 listener(text)
-            except BaseException as error:  # noqa: BLE001 - nobody waits for this thread
+            except BaseException as error:  # noqa: BLE001 - this thread has no caller
                 said = one_line(error)
                 logger.warning("an extension of %s failed at a broadcast: %s", self._who, said)
 

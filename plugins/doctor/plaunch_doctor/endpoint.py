@@ -62,7 +62,7 @@ def _describe_token(context: NodeContext, options: dict[str, object]) -> Finding
     return Finding(
         Status.OK,
         "job token",
-        "none; whoever reaches the endpoint can read the store, change it and end the job. On a "
+        "none; every program that reaches the endpoint can read and change the store. On a "
         f"network that others use, set {TOKEN_VARIABLE} to the same secret on all nodes",
     )
 

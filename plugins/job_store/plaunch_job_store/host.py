@@ -114,7 +114,7 @@ def run_server(listener: int, pipe: int) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # meant for the launcher
-    settings = marshal.loads(_read(pipe, int.from_bytes(_read(pipe, 4), "big")))  # noqa: S302 - ours
+    settings = marshal.loads(_read(pipe, int.from_bytes(_read(pipe, 4), "big")))  # noqa: S302 - the launcher's
     server = StoreServer(
         socket.socket(fileno=listener),
         Authenticator(settings["token"], settings["run_id"]),

@@ -71,8 +71,8 @@ class Timing:
         keep_alive_interval: the time between two heartbeats.
         keep_alive_max_attempt: the number of missed heartbeats after which a node is lost.
         unreachable_timeout: how long the store may not answer before the workers are stopped.
-        refused_timeout: how long the host of the store may refuse connections, as if nobody
-            started it again, before the workers are stopped.
+        refused_timeout: how long the host of the store may refuse connections, because no
+            launcher listens there, before the workers are stopped.
         verdict_ttl: how long a finished run id returns its verdict instead of starting again.
 
     The defaults of the first two, and of `close_timeout`, are torchrun's. Its keep-alive defaults

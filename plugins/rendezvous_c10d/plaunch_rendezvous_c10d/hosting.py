@@ -44,11 +44,9 @@ class StoreConnector(Protocol):
 
     def connect(self) -> RendezvousStore:
         """Open a connection; raises `RendezvousConnectionError` after some seconds."""
-        raise NotImplementedError
 
     def open_store(self, prefix: str) -> Store:
         """Open torch's store under a prefix, for programs."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Release what the connections share."""
@@ -65,14 +63,18 @@ class HostedRendezvousStore(Protocol):
     @property
     def connector(self) -> StoreConnector:
         """Opens connections of this node."""
-        raise NotImplementedError
 
     def has_guests(self) -> bool:
         """Whether other processes are connected to it."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Stop it; waiting clients get an error. May be called twice."""
+
+
+def own_address(listener: socket.socket) -> str:
+    """Return the address at which this node reaches its own store; a wildcard's is loopback."""
+    address: str = listener.getsockname()[0]
+    return address if is_loop_back(address) else "127.0.0.1"
 
 
 def make_identity() -> str:

@@ -16,10 +16,9 @@ from plaunch.process import describe_exit, without_secrets
 from plaunch_job_store.client import StoreClient
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
 from plaunch_job_store.store import JobStore
-from plaunch_network import is_loop_back
 
 from plaunch_rendezvous_c10d.endpoint import HostJobCheck, StoreEndpoint
-from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity
+from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity, own_address
 
 if TYPE_CHECKING:
     import socket
@@ -148,8 +147,8 @@ class HostedJobStore:
         read_timeout: float,
         max_nodes: int = 1,
     ) -> None:
-        address = listener.getsockname()
-        self.port: int = address[1]
+        self.port: int = listener.getsockname()[1]
+        address = own_address(listener)
         self.identity = make_identity()
         _warn_of_few_descriptors(2 * max_nodes + OTHER_DESCRIPTORS)
         values = {IDENTITY: self.identity.encode(), JOB_OF_HOST: run_id.encode()}
@@ -161,9 +160,8 @@ class HostedJobStore:
             raise RendezvousConnectionError(
                 f"the process of the rendezvous store cannot be started: {error.strerror}"
             ) from error
-        loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
         self.connector = JobStoreConnector(
-            StoreEndpoint(loop_back, self.port), authenticator, read_timeout, check=self._check
+            StoreEndpoint(address, self.port), authenticator, read_timeout, check=self._check
         )
 
     def has_guests(self) -> bool:
@@ -171,7 +169,7 @@ class HostedJobStore:
         try:
             return self.connector.connect().count_sessions() > 1
         except RendezvousError:
-            return False  # without the store, nobody can wait for it
+            return False  # no other process is connected to a store that has ended
 
     def _check(self) -> None:
         """Raise an error if the process has ended: what it held is lost."""

@@ -7,12 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch_network import is_loop_back
 
 from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, StoreEndpoint
 from plaunch_rendezvous_c10d.guests import find_guests
-from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity
+from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity, own_address
 from plaunch_rendezvous_c10d.tcp_connecting import TcpStoreConnector, run_bounded
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 from plaunch_rendezvous_c10d.torch_stores import first_line
@@ -44,10 +43,8 @@ class HostedTcpStore:
         read_timeout: float = 60.0,
         max_nodes: int = 1,
     ) -> None:
-        address = listener.getsockname()
-        self.port: int = address[1]
-        # The server is its own first client. Wildcard addresses are reached over loopback.
-        loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
+        self.port: int = listener.getsockname()[1]
+        loop_back = own_address(listener)  # the server is its own first client
         self.identity = make_identity()
         # Readable when a client connects.
         self._listener_fd = os.dup(listener.fileno())
