@@ -14,7 +14,10 @@ from __future__ import annotations
 from plaunch.lazy import TYPE_CHECKING, attach
 
 if TYPE_CHECKING:
+    from plaunch.cli.console import STDERR as STDERR
+    from plaunch.cli.entry import end as end
     from plaunch.cli.entry import entry_point as entry_point
+    from plaunch.cli.entry import open_missing_streams as open_missing_streams
     from plaunch.cli.invocation import Invocation as Invocation
     from plaunch.cli.parser import Arguments as Arguments
     from plaunch.cli.parser import OptionTable as OptionTable
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".entry": "entry_point",
+        ".console": "STDERR",
+        ".entry": "end entry_point open_missing_streams",
         ".invocation": "Invocation",
         ".parser": "Arguments OptionTable installed_table parse",
         ".program": "concluded main run set_up_logging",

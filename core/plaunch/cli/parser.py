@@ -125,6 +125,7 @@ class Arguments(SimpleNamespace):
         command: the words from the script on.
         is_divided: whether `--` precedes the script.
         unknown_variables: the names of `PET_*` variables that belong to no option.
+        option_words: the options on the command line, in order: attribute, and words there.
 
     Attributes:
         sources: the source of each option's value, by attribute: `default`, `command line`, the
@@ -141,6 +142,7 @@ class Arguments(SimpleNamespace):
         *,
         is_divided: bool = False,
         unknown_variables: Sequence[str] = (),
+        option_words: Sequence[tuple[str, Sequence[str]]] = (),
     ) -> None:
         super().__init__()
         self.table = table
@@ -149,6 +151,7 @@ class Arguments(SimpleNamespace):
         self.training_script_args = list(command[1:])
         self.is_divided = is_divided
         self.unknown_variables = list(unknown_variables)
+        self.option_words = list(option_words)
         self.settings_files: list[str] = []
 
     if TYPE_CHECKING:
@@ -239,13 +242,17 @@ def parse(
 
 
 def _parse(argv: Sequence[str], environ: Mapping[str, str], table: OptionTable) -> Arguments:
-    given, command = _read(argv, table)
+    words, command = _read(argv, table)
+    given: dict[str, list[str]] = {}
+    for option, text, _ in words:
+        given.setdefault(option.dest, []).append(text)
     known = {option.variable for option in table}
     args = Arguments(
         table,
         command,
         is_divided=len(command) < len(argv) and argv[-len(command) - 1] == "--",
         unknown_variables=sorted(n for n in environ if n.startswith(PREFIX) and n not in known),
+        option_words=[(option.dest, found) for option, _, found in words],
     )
     for option in table:
         variable = _variable_of(option, environ)
@@ -283,17 +290,19 @@ def _plugin_words(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def _read(argv: Sequence[str], table: OptionTable) -> tuple[dict[str, list[str]], Sequence[str]]:
-    """Return the texts of the given options, by attribute, and the words from the script on.
+def _read(
+    argv: Sequence[str], table: OptionTable
+) -> tuple[list[tuple[Option, str, Sequence[str]]], Sequence[str]]:
+    """Return each given option with its text and its words, and the words from the script on.
 
     The script is the first word that is neither an option nor an option's value, or the first word
     after `--`.
     """
     options = {name: option for option in table for name in option.names}
-    given: dict[str, list[str]] = {}
+    given: list[tuple[Option, str, Sequence[str]]] = []
     position = 0
     while position < len(argv):
-        word = argv[position]
+        begin, word = position, argv[position]
         if word == "--":
             return given, argv[position + 1 :]
         if not word.startswith("-") or word == "-":
@@ -320,7 +329,7 @@ def _read(argv: Sequence[str], table: OptionTable) -> tuple[dict[str, list[str]]
             position += 1
         if text == "--":
             raise UsageError(f"{_call(option)}: it has no value, since '--' ends the options")
-        given.setdefault(option.dest, []).append(text)
+        given.append((option, text, argv[begin:position]))
     return given, []
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.metadata import ALL_KINDS as ALL_KINDS
     from plaunch.plugin.metadata import DEVICE_COUNTS as DEVICE_COUNTS
+    from plaunch.plugin.metadata import ENGINES as ENGINES
     from plaunch.plugin.metadata import EVENT_HANDLERS as EVENT_HANDLERS
     from plaunch.plugin.metadata import HEALTH_CHECKS as HEALTH_CHECKS
     from plaunch.plugin.metadata import KINDS as KINDS
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.metadata import SIGNAL_POLICIES as SIGNAL_POLICIES
     from plaunch.plugin.metadata import WITH_OPTIONS as WITH_OPTIONS
     from plaunch.plugin.metadata import DeviceCounter as DeviceCounter
+    from plaunch.plugin.metadata import EngineFactory as EngineFactory
     from plaunch.plugin.metadata import EntryPoint as EntryPoint
     from plaunch.plugin.metadata import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.metadata import HealthCheckFactory as HealthCheckFactory
@@ -64,9 +66,9 @@ __getattr__, __dir__, __all__ = attach(
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
         ".metadata": (
-            "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE LOGS_SPECS "
-            "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS DeviceCounter "
-            "EntryPoint EventHandlerFactory HealthCheckFactory Kind LogsSpecsFactory "
+            "ALL_KINDS DEVICE_COUNTS ENGINES EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE "
+            "LOGS_SPECS RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS DeviceCounter "
+            "EngineFactory EntryPoint EventHandlerFactory HealthCheckFactory Kind LogsSpecsFactory "
             "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
         ),
     },

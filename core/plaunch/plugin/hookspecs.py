@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.metadata import (
         DeviceCounter,
+        EngineFactory,
         EventHandlerFactory,
         HealthCheckFactory,
         LogsSpecsFactory,
@@ -142,6 +143,19 @@ def plaunch_schedulers() -> Mapping[str, Scheduler]:  # type: ignore[empty-body]
     the launcher and returns an `Allocation`, which fills in options that the user has not given. It
     raises `UsageError` if a launch is impossible there. It must not query a service: all nodes must
     get the same answers.
+    """
+
+
+@hookspec
+def plaunch_engines() -> Mapping[str, EngineFactory]:  # type: ignore[empty-body]
+    """Offer engines, which start the agents of a job on its nodes.
+
+    Called: when an engine is looked up by name, in the command `plaunch --on=NAME`, which launches
+    no workers itself.
+    Result: factories by name. The selected one is called once with a
+    `plaunch.engines.EngineRequest` and returns a `plaunch.engines.Engine` or `BatchEngine`. It
+    raises `UsageError` if the job is impossible there. It may take a minute, for example to query a
+    service.
     """
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import importlib_metadata
 
+    from plaunch.engines import BatchEngine, Engine, EngineRequest
     from plaunch.events import EventHandler
     from plaunch.health import HealthCheck
     from plaunch.plugin.context import PluginContext
@@ -49,6 +50,7 @@ SignalPolicyFactory = Callable[["PluginContext"], "SignalPolicy"]
 RestartPolicyFactory = Callable[["PluginContext"], "RestartPolicy"]
 HealthCheckFactory = Callable[["PluginContext"], "HealthCheck"]
 Scheduler = Callable[[Mapping[str, str]], "Allocation"]
+EngineFactory = Callable[["EngineRequest"], "Engine | BatchEngine"]
 
 
 @plain_dataclass
@@ -140,6 +142,14 @@ SCHEDULERS: Kind[Scheduler] = Kind(
     flag="--scheduler",
     hook="plaunch_schedulers",
 )
+ENGINES: Kind[EngineFactory] = Kind(
+    name="engines",
+    label="engine",
+    groups=("plaunch.engines",),
+    flag="--on",
+    hook="plaunch_engines",
+    methods=("close",),
+)
 KINDS: tuple[Kind[Any], ...] = (
     RENDEZVOUS,
     LOGS_SPECS,
@@ -149,6 +159,7 @@ KINDS: tuple[Kind[Any], ...] = (
     RESTART_POLICIES,
     HEALTH_CHECKS,
     SCHEDULERS,
+    ENGINES,
 )
 
 # Plugins that only implement hooks: loaded in every launch.

@@ -1,0 +1,140 @@
+"""The command `plaunch --on=ENGINE[:WHERE]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from plaunch.cli import STDERR, parse_min_max_nnodes
+from plaunch.durations import SHUTDOWN_TIMEOUT
+from plaunch.engines import EngineRequest
+from plaunch.errors import UsageError
+from plaunch.plugin import ENGINES
+
+from plaunch_engines.driver import JobDriver
+from plaunch_engines.output import MergedOutput
+from plaunch_engines.plan import JobPlan, passed_environment, refuse_agents_options, script_of
+
+if TYPE_CHECKING:
+    from plaunch.cli import Arguments, Invocation
+    from plaunch.engines import Engine
+    from plaunch.plugin import PluginManager
+
+_OWN = ("on", "spares", "pass_env", "node_python", "start_limit")
+_ELASTIC = "c10d"
+_STATIC = "static"
+
+
+def run_on_nodes(invocation: Invocation) -> int:
+    """Start one agent on each node, and follow the job to its end; returns its exit code.
+
+    Raises:
+        PlaunchError: the job cannot be started, or has lost too many nodes.
+    """
+    args = invocation.parsed()
+    refuse_agents_options(args)
+    invocation.command()  # a usage error before anything is started
+    name, _, where = args.on.partition(":")
+    manager = invocation.create_manager()
+    manager.check_name(ENGINES, name)
+    own = {option.dest: value for option, value in manager.own_options(ENGINES, name, vars(args))}
+    request = _request(args, where, own)
+    engine = manager.make(ENGINES, name, request)
+    try:
+        words = [w for dest, given in args.option_words if not _is_own(dest, own) for w in given]
+        program = [args.training_script, *args.training_script_args]
+        if hasattr(engine, "launch"):
+            code: int = engine.launch([*words, "--", *program], invocation.write)
+            return code
+        plan = _plan(args, engine, request, words, manager)
+        return _drive(engine, plan)
+    finally:
+        engine.close()
+
+
+def _is_own(dest: str, own: dict[str, Any]) -> bool:
+    return dest in _OWN or dest in own
+
+
+def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
+    low = high = None
+    if args.is_given("nnodes"):
+        low, high = parse_min_max_nnodes(args.nnodes)
+    if args.spares < 0:
+        raise UsageError(f"--spares is {args.spares}; it is at least 0")
+    return EngineRequest(
+        where=where,
+        min_nodes=low,
+        max_nodes=high,
+        spares=args.spares,
+        folder=os.getcwd(),
+        options=own,
+        job=f"plaunch-{uuid.uuid4().hex[:8]}",
+    )
+
+
+def _plan(
+    args: Arguments,
+    engine: Engine,
+    request: EngineRequest,
+    words: list[str],
+    manager: PluginManager,
+) -> JobPlan:
+    """Complete what the user has not given.
+
+    Raises:
+        UsageError: the number of nodes is not known, or the engine has too few.
+    """
+    nodes = engine.nodes
+    if request.max_nodes is None:
+        if nodes is None:
+            raise UsageError(f"--on={args.on} needs a number of nodes (--nnodes)")
+        low = high = nodes - request.spares
+        if high < 1:
+            raise UsageError(f"--spares={request.spares} leaves none of {nodes} nodes for the job")
+        words = [f"--nnodes={high}", *words]
+    else:
+        low, high = request.min_nodes or 1, request.max_nodes
+    count = high + request.spares
+    if nodes is not None and nodes < count:
+        if nodes < low + request.spares:
+            raise UsageError(
+                f"--on={args.on} has {nodes} nodes, and the job needs at least "
+                f"{low + request.spares} (--nnodes, --spares)"
+            )
+        count = nodes
+    backend = args.rdzv_backend if args.is_given("rdzv_backend") else _ELASTIC
+    if not args.is_given("rdzv_backend"):
+        words = [f"--rdzv-backend={backend}", *words]
+    if not args.is_given("rdzv_id"):
+        words = [f"--rdzv-id={request.job}", *words]
+    return JobPlan(
+        job=str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job,
+        count=count,
+        min_nodes=low,
+        options=words,
+        program=[str(args.training_script), *args.training_script_args],
+        script=script_of(args),
+        folder=request.folder,
+        env=passed_environment(
+            os.environ, [name for text in args.pass_env for name in text.split(",") if name]
+        ),
+        python=args.node_python or sys.executable,
+        endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
+        is_static=backend == _STATIC,
+        start_timeout=args.start_limit,
+        shutdown_timeout=(
+            SHUTDOWN_TIMEOUT if args.shutdown_timeout is None else args.shutdown_timeout
+        ),
+    )
+
+
+def _drive(engine: Engine, plan: JobPlan) -> int:
+    output = MergedOutput(
+        STDERR.format,
+        has_status=STDERR.can_show() and not STDERR.is_json,
+        is_json=STDERR.is_json,
+    )
+    return JobDriver(engine, plan, output).run()

@@ -1,0 +1,290 @@
+"""Runs a job on the nodes of an engine: starts agents, follows them, and decides how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.errors import ExitCode, PlaunchError, one_line
+
+from plaunch_engines.agents import ConnectedNode, NodeState
+from plaunch_engines.output import STDERR, STDOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from plaunch.engines import Engine
+
+    from plaunch_engines.output import MergedOutput
+    from plaunch_engines.plan import JobPlan
+
+_INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
+_TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
+_LAST_WAIT = 10.0  # seconds for agents to end after the job is over, and after `stop`
+_CONSOLE_WAIT = 5.0  # seconds for a slow reader at the end
+_MAX_REPLACED = 3  # replacements for each node of the job, in all
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FORWARDED = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2)
+_KILL_AFTER = 3  # stop signals after which agents are killed: the first stops, the second hurries
+
+
+class NodesLostError(PlaunchError):
+    """Nodes are lost, and too few are left for the job."""
+
+    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
+
+
+class StartError(PlaunchError):
+    """Agents cannot be started on all nodes."""
+
+    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
+
+
+@dataclass
+class _Job:
+    """What is known of the job as a whole."""
+
+    endpoint: str = ""
+    signals: list[int] = field(default_factory=list)  # the stop signals so far
+    error: PlaunchError | None = None  # why this command ends the job
+    replaced: int = 0
+    deadline: float = math.inf  # when agents that are left are killed
+
+
+class JobDriver:
+    """Runs one job to its end.
+
+    Args:
+        engine: starts agents.
+        plan: what to start.
+        output: where lines of the nodes go.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: JobPlan,
+        output: MergedOutput,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._output = output
+        self._clock = clock
+        self._nodes: list[ConnectedNode] = []
+        self._job = _Job()
+        self._began = clock()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> int:
+        """Start all agents, and return the exit code of the job when all have ended.
+
+        Raises:
+            PlaunchError: the job could not be started, or lost too many nodes.
+        """
+        before = {signum: signal.signal(signum, _ignore) for signum in _FORWARDED}
+        previous_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        try:
+            self._start(range(self._plan.count))
+            while any(node.state is not NodeState.ENDED for node in self._nodes):
+                self._wait()
+                self._advance()
+            return self._conclude()
+        finally:
+            signal.set_wakeup_fd(previous_fd)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+            self._engine.close()
+            for node in self._nodes:
+                node.close()
+            self._output.finish(_CONSOLE_WAIT)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Wait until something has happened, and read it."""
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        poller.register(self._output.fileno(), select.POLLIN)
+        by_fd = {}
+        if not self._output.is_full():
+            by_fd = {fd: node for node in self._nodes for fd in node.fds()}
+        for fd in by_fd:
+            poller.register(fd, select.POLLIN)
+        for fd, _ in poller.poll(_INTERVAL * 1000):
+            if fd == self._wake_read:
+                self._take_signals(os.read(fd, 4096))
+            elif fd in by_fd:
+                self._read(by_fd[fd], fd)
+
+    def _read(self, node: ConnectedNode, fd: int) -> None:
+        name = node.name if self._plan.count > 1 else ""
+        for is_error, line in node.read(fd):
+            self._output.write(STDERR if is_error else STDOUT, name, line)
+
+    def _take_signals(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number in _STOPS:
+                self._job.signals.append(number)
+                if len(self._job.signals) == 1 and not self._is_running():
+                    self._kill_all()
+                elif len(self._job.signals) >= _KILL_AFTER:
+                    self._output.say("the agents are killed", "WARNING")
+                    self._kill_all()
+                else:
+                    self._send_signal(number)
+            elif number:
+                self._send_signal(number)
+
+    def _send_signal(self, signum: int) -> None:
+        for node in self._nodes:
+            node.signal(signum)
+
+    def _is_running(self) -> bool:
+        return any(node.state is NodeState.RUNNING for node in self._nodes)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _start(self, indices: Iterable[int]) -> None:
+        wanted = list(indices)
+        handles = self._engine.start(self._plan.command, wanted)
+        until = self._clock() + self._plan.start_timeout
+        self._nodes += [
+            ConnectedNode(index, handle, until, self._clock)
+            for index, handle in zip(wanted, handles, strict=True)
+        ]
+
+    def _advance(self) -> None:
+        """Do what the present state of the nodes requires."""
+        now = self._clock()
+        for node in self._nodes:
+            node.update()
+        if now >= self._job.deadline:
+            self._kill_all()
+        if not self._job.endpoint:
+            self._begin()
+            return
+        is_open = not self._job.signals and self._job.error is None and not self._is_over()
+        for node in self._nodes:
+            if node.state is NodeState.READY:
+                if is_open:
+                    self._configure(node)
+                else:
+                    node.stop()
+            elif node.is_overdue() or node.has_refused(self._plan):
+                node.stop()
+        if is_open:
+            self._replace_lost()
+        elif self._job.deadline == math.inf and not self._job.signals:
+            self._job.deadline = now + _LAST_WAIT + self._plan.shutdown_timeout
+        self._show_status()
+
+    def _begin(self) -> None:
+        """Configure all nodes once all are ready; end the job if one cannot be."""
+        problems = [text for node in self._nodes if (text := node.problem(self._plan))]
+        if problems:
+            if self._job.error is None and not self._job.signals:
+                self._job.error = StartError(self._plan.describe_problems(problems))
+            self._kill_all()
+        elif all(node.state is NodeState.READY for node in self._nodes):
+            self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
+            for node in self._nodes:
+                self._configure(node)
+
+    def _configure(self, node: ConnectedNode) -> None:
+        settings = self._plan.settings_of(node.index, node.address, self._job.endpoint)
+        node.configure(json.dumps(settings).encode() + b"\n")
+
+    def _is_over(self) -> bool:
+        """Whether an agent has ended with the result of the job, so that the others will."""
+        return any(node.code is not None and not node.is_replaceable() for node in self._nodes)
+
+    def _replace_lost(self) -> None:
+        for node in self._nodes:
+            if node.state is not NodeState.ENDED or node.is_counted:
+                continue
+            node.is_counted = True
+            self._output.say(node.describe_end(), "WARNING")
+            left = sum(other.state is not NodeState.ENDED for other in self._nodes)
+            if self._engine.can_replace and self._job.replaced < _MAX_REPLACED * self._plan.count:
+                self._job.replaced += 1
+                try:
+                    self._start([max(other.index for other in self._nodes) + 1])
+                except PlaunchError as error:
+                    self._output.say(f"{node.name} is not replaced: {one_line(error)}", "WARNING")
+                else:
+                    self._output.say(
+                        f"{self._nodes[-1].name} is started in the place of {node.name}"
+                    )
+                    continue
+            if left < self._plan.min_nodes:
+                node.lost_at = self._clock()
+        lost = [node for node in self._nodes if node.lost_at is not None]
+        if lost and all(self._clock() - (node.lost_at or 0.0) >= _TOO_FEW_WAIT for node in lost):
+            left = sum(node.state is not NodeState.ENDED for node in self._nodes)
+            self._job.error = NodesLostError(self._plan.describe_loss(lost, left))
+            self._send_signal(signal.SIGTERM)
+
+    def _kill_all(self) -> None:
+        for node in self._nodes:
+            node.stop()
+        self._job.deadline = math.inf
+
+    # --- result -----------------------------------------------------------------------------------
+
+    def _conclude(self) -> int:
+        """Return the exit code, after the report of the first failure."""
+        if any(node.code == 0 for node in self._nodes):
+            return 0
+        if self._job.signals and not any(node.code for node in self._nodes):
+            return 128 + self._job.signals[0]
+        failed = _first_failure(self._nodes)
+        if failed is not None and failed.failure is not None:
+            self._output.say(str(failed.failure["text"]), "ERROR")
+            return int(failed.failure["code"])
+        if self._job.error is not None:
+            raise self._job.error
+        codes = [node.code for node in self._nodes if node.code]
+        if codes:
+            return codes[0]
+        raise NodesLostError("; ".join(node.describe_end() for node in self._nodes))
+
+    def _show_status(self) -> None:
+        running = [node for node in self._nodes if node.running is not None]
+        seconds = int(self._clock() - self._began)
+        text = f"{self._plan.job}: {seconds // 60}:{seconds % 60:02}"
+        if running:
+            last = max((node.running or {} for node in running), key=lambda one: one["round"])
+            text += (
+                f", {last['workers']} workers on {last['nodes']} nodes, round {last['round']}, "
+                f"attempt {last['attempt']}"
+            )
+        self._output.show(text)
+
+
+def _first_failure(nodes: Sequence[ConnectedNode]) -> ConnectedNode | None:
+    """Return the node whose report describes best what failed first."""
+    failed = [node for node in nodes if node.failure is not None]
+    return max(
+        failed,
+        key=lambda node: (
+            bool(node.failure and node.failure["is_first"]),
+            bool(node.failure and node.failure["is_of_workers"]),
+            -node.index,
+        ),
+        default=None,
+    )
+
+
+def _ignore(signum: int, frame: object) -> None:
+    """Let the wake-up descriptor report the signal."""

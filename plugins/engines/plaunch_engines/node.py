@@ -1,0 +1,228 @@
+"""The program on each node: an agent that is connected to the command that started it.
+
+    python -m plaunch_engines.node FOLDER SCRIPT
+
+It reports what it finds on this node, and waits for its settings: one line of JSON on its standard
+input. Then it runs an agent. Further lines are signals. When standard input is closed, because the
+command or the connection has ended, the job ends on this node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.plugin import hookimpl
+from plaunch.threads import start_thread
+
+from plaunch_engines import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import NoReturn
+
+    from plaunch.agent import Control, GroupInfo, RunResult
+
+_PORTS = (20000, 30000)  # below those that Linux gives to outgoing connections
+_PORT_ATTEMPTS = 100
+# After the connection has ended: seconds until the workers' grace is over, and until SIGKILL.
+_GRACE, _LAST = 4.0, 7.0
+_LOST = "the command that started this job has ended, or the connection to it"
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run one agent, and exit with its code."""
+    from plaunch.cli import end, open_missing_streams
+
+    folder, script = arguments
+    open_missing_streams()
+    os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())  # as `plaunch` does: it owns this process
+    connection = Connection()
+    report(kind="hello", **describe_node(folder, script))
+    from plaunch.cli import concluded  # imported while the other nodes report
+
+    settings = connection.receive()
+    if settings is None:
+        end(0)
+    os.environ.update(settings["env"])
+    os.chdir(folder)
+    agent = ConnectedAgent()
+    connection.listen(agent)
+    code = concluded(lambda: agent.run(settings["arguments"]))
+    report(kind="end", code=code)
+    end(code)
+
+
+def describe_node(folder: str, script: str) -> dict[str, object]:
+    """Return what must be the same on all nodes, and what the command needs to know of this one.
+
+    Args:
+        folder: the working folder of the job.
+        script: the script, which may be relative to it; empty if the program is not a file.
+    """
+    from plaunch._version import __version__
+
+    return {
+        "protocol": records.VERSION,
+        "version": __version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "has_folder": os.path.isdir(folder),
+        "has_script": not script or os.path.isfile(os.path.join(folder, script)),
+        "port": find_port(),
+    }
+
+
+def find_port() -> int:
+    """Return a port at which no program of this node listens; 0 if there is none."""
+    for _ in range(_PORT_ATTEMPTS):
+        port = random.randrange(*_PORTS)  # noqa: S311 - not secret
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+            return port
+    return 0
+
+
+def report(**fields: object) -> None:
+    """Write a record to the command that started this agent."""
+    from plaunch.cli import STDERR
+
+    STDERR.write(records.encode(**fields).decode())
+
+
+class ConnectedAgent:
+    """The agent of this node, as the connection ends it and the command sees it.
+
+    It is a plugin of its own launch.
+    """
+
+    def __init__(self) -> None:
+        self._control: Control | None = None
+        self._ranks: set[int] = set()
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Run a command line; report an error to the command instead of printing it.
+
+        Raises:
+            SystemExit: with the exit code, after an error.
+            SignalException: a signal has ended the job.
+        """
+        from plaunch.cli import run
+        from plaunch.errors import PlaunchError, SignalException
+
+        try:
+            run(arguments, plugins=[self])
+        except SignalException:
+            raise
+        except PlaunchError as error:
+            text = getattr(error, "for_console", error.__str__)()
+            first = getattr(error, "get_first_failure", None)
+            rank = first()[0] if first is not None else None
+            report(
+                kind="failure",
+                text=text,
+                code=int(error.exit_code),
+                is_first=rank in self._ranks,
+                is_of_workers=rank is not None,
+            )
+            raise SystemExit(error.exit_code) from None
+
+    def request_end(self) -> bool:
+        """Request the end of this node's part of the job; False if there is no agent yet."""
+        control = self._control
+        if control is not None:
+            control.request("stop", _LOST)
+        return control is not None
+
+    # --- as a plugin ------------------------------------------------------------------------------
+
+    takes_events = False
+
+    @hookimpl
+    def plaunch_extensions(self, context: object) -> Iterable[ConnectedAgent]:
+        """Return the extension that requests the end."""
+        del context
+        return [self]
+
+    def start(self, control: Control) -> None:
+        """Keep the control of the agent."""
+        self._control = control
+
+    def handle(self, event: object) -> None:
+        """Do nothing; it is not called."""
+
+    def stop(self, result: RunResult | None) -> None:
+        """Forget the agent."""
+        del result
+        self._control = None
+
+    @hookimpl
+    def plaunch_workers_started(self, group: GroupInfo) -> None:
+        """Report the round that begins."""
+        self._ranks.update(worker.global_rank for worker in group.workers)
+        report(
+            kind="running",
+            round=group.round,
+            attempt=group.attempt,
+            nodes=group.group_world_size,
+            workers=group.workers[0].world_size,
+        )
+
+
+class Connection:
+    """The connection to the command: this process's standard input, which workers do not get."""
+
+    def __init__(self) -> None:
+        self._fd = os.dup(0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        self._lines = self._read()
+
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for the next line; None at the end of the connection."""
+        return next(self._lines, None)
+
+    def listen(self, agent: ConnectedAgent) -> None:
+        """Receive signals on a thread, and end the agent when the connection ends."""
+        thread = threading.Thread(
+            target=self._listen, args=(agent,), name="plaunch-connection", daemon=True
+        )
+        start_thread(thread, blocks_signals=True)
+
+    def _listen(self, agent: ConnectedAgent) -> None:
+        for message in self._lines:
+            os.kill(os.getpid(), message["signal"])
+        began = time.monotonic()
+        if not agent.request_end():
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os.kill(os.getpid(), signal.SIGTERM)  # the second request ends the grace
+        time.sleep(began + _LAST - time.monotonic())
+        os.kill(os.getpid(), signal.SIGKILL)  # the guard ends the workers
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        buffer = b""
+        while True:
+            try:
+                data = os.read(self._fd, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            *lines, buffer = (buffer + data).split(b"\n")
+            yield from map(json.loads, lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

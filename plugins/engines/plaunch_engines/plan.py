@@ -1,0 +1,146 @@
+"""What a job runs on its nodes: the command, the options and the environment of each agent."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch.cli import Arguments
+
+    from plaunch_engines.agents import ConnectedNode
+
+_TOKEN = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
+# Variables that agents get from here: those of plaunch, and of libraries that workers use.
+_PASSED = (
+    "CUDA_*", "GLOO_*", "LOGLEVEL", "MKL_*", "NCCL_*", "OMP_*", "PET_*", "PLAUNCH_*", "PYTHON*",
+    "PYTORCH_*", "TORCH*", "UCX_*",
+)  # fmt: skip
+_NOT_PASSED = (JOBS_VARIABLE, LAUNCHER_VARIABLE, "PET_ON", "PYTHONHOME", "PYTHON_EXEC")
+# Options that this command sets for each agent.
+_OF_AGENTS = ("local_addr", "node_rank", "scheduler", "standalone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """What all agents of a job have in common, and what differs between them.
+
+    Args:
+        job: the name of the job in messages.
+        count: the number of agents to start: nodes and spares.
+        min_nodes: the smallest number of nodes with which the job runs.
+        options: the options that the user has given for the agents.
+        program: the script and its arguments.
+        script: the file to check for on each node; empty if the program is not a file.
+        folder: the working folder.
+        env: the variables of each agent.
+        python: the interpreter of the agents.
+        endpoint: the rendezvous endpoint; empty if the first node hosts it.
+        is_static: whether the backend has given ranks.
+        start_timeout: seconds for all agents to report.
+        shutdown_timeout: seconds that workers get to end.
+    """
+
+    job: str
+    count: int
+    min_nodes: int
+    options: Sequence[str]
+    program: Sequence[str]
+    script: str
+    folder: str
+    env: Mapping[str, str]
+    python: str = sys.executable
+    endpoint: str = ""
+    is_static: bool = False
+    start_timeout: float = 60.0
+    shutdown_timeout: float = 30.0
+
+    @property
+    def command(self) -> list[str]:
+        """The command of each agent."""
+        return [self.python, "-m", "plaunch_engines.node", self.folder, self.script]
+
+    def settings_of(self, index: int, address: str, endpoint: str) -> dict[str, object]:
+        """Return what an agent gets: its arguments and its variables.
+
+        Args:
+            index: the number of the node.
+            address: the address at which the other nodes reach it.
+            endpoint: where all nodes meet.
+        """
+        options = [*self.options]
+        if self.is_static:
+            host, _, port = endpoint.rpartition(":")
+            options += [f"--node-rank={index}", f"--master-addr={host}", f"--master-port={port}"]
+        else:
+            options.append(f"--rdzv-endpoint={endpoint}")
+            if not self.endpoint:
+                options.append(f"--rdzv-conf=is_host={str(index == 0).lower()}")
+        if address:
+            options.append(f"--local-addr={address}")
+        return {"arguments": [*options, "--", *self.program], "env": dict(self.env)}
+
+    def describe_problems(self, problems: Sequence[str]) -> str:
+        """Return the message about nodes on which the job cannot start."""
+        lines = list(dict.fromkeys(filter(None, problems)))
+        if len(lines) == 1:
+            return f"nothing was started: {lines[0]}"
+        return f"nothing was started, because of {len(lines)} nodes:\n  " + "\n  ".join(lines)
+
+    def describe_loss(self, lost: Iterable[ConnectedNode], left: int) -> str:
+        """Return the message about a job that has too few nodes."""
+        names = ", ".join(node.name for node in lost)
+        return (
+            f"{names} lost; {left} {'node is' if left == 1 else 'nodes are'} left, the job needs "
+            f"{self.min_nodes} (--nnodes), and the engine cannot replace a node (--spares)"
+        )
+
+
+def refuse_agents_options(args: Arguments) -> None:
+    """Refuse options that differ between agents, which the command sets.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for dest in _OF_AGENTS:
+        if args.is_given(dest):
+            option = args.table.find(dest)
+            name = dest if option is None else option.names[-1]
+            raise UsageError(f"{name} is set for each agent by --on; leave it out")
+
+
+def passed_environment(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+    """Return the variables that agents get, with a new token if there is none.
+
+    Args:
+        environ: this process's environment.
+        patterns: further names; a final `*` stands for any characters.
+    """
+    wanted = [*_PASSED, *patterns]
+    passed = {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_PASSED and any(_matches(name, pattern) for pattern in wanted)
+    }
+    passed.setdefault(_TOKEN, secrets.token_hex(32))
+    return passed
+
+
+def script_of(args: Arguments) -> str:
+    """Return the file of the program; empty if it is a module or found in PATH."""
+    program = args.training_script or ""
+    if args.module or (args.no_python and os.sep not in program):
+        return ""
+    return str(program)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

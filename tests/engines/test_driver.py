@@ -1,0 +1,416 @@
+"""`JobDriver` starts agents, waits for all of them, and decides how the job ended."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from plaunch._version import __version__
+from plaunch.errors import ExitCode, UsageError
+from plaunch_engines.driver import JobDriver, NodesLostError, StartError
+from plaunch_engines.plan import JobPlan
+from plaunch_engines.records import VERSION, encode
+
+
+class FakeHandle:
+    """An agent that a test plays: it writes, and reads what the command sends."""
+
+    def __init__(self, node, script):
+        self.node = node
+        self.address = "127.0.0.1"
+        self.stdout, self.out = os.pipe()
+        self.stderr, self.err = os.pipe()
+        for fd in (self.stdout, self.stderr):
+            os.set_blocking(fd, False)
+        self.code = None
+        self.is_stopped = False
+        self.received = []
+        self._changed = threading.Condition()
+        self._script = script
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        code = self._script(self)
+        with self._changed:
+            self._finish(code)
+
+    def _finish(self, code):
+        if self.code is None:
+            self.code = code
+            os.close(self.out)
+            os.close(self.err)
+            self._changed.notify_all()
+
+    def hello(self, **changes):
+        self.report(
+            kind="hello",
+            **{
+                "protocol": VERSION,
+                "version": __version__,
+                "python": ".".join(map(str, __import__("sys").version_info[:3])),
+                "host": "host",
+                "pid": 1,
+                "has_folder": True,
+                "has_script": True,
+                "port": 20000,
+                **changes,
+            },
+        )
+
+    def report(self, **fields):
+        os.write(self.err, encode(**fields))
+
+    def receive(self):
+        """Return the next message; None if the agent is stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.received or self.is_stopped, 20)
+            return self.received.pop(0) if self.received else None
+
+    def write(self, data):
+        with self._changed:
+            self.received += [json.loads(line) for line in data.splitlines()]
+            self._changed.notify_all()
+
+    def poll(self):
+        return self.code
+
+    def stop(self):
+        with self._changed:
+            self.is_stopped = True
+            self._finish(137)
+            self._changed.notify_all()
+
+    def close(self):
+        self._thread.join(20)
+        for fd in (self.stdout, self.stderr):
+            os.close(fd)
+
+
+class FakeEngine:
+    def __init__(self, *scripts, can_replace=False):
+        self.scripts = list(scripts)
+        self.can_replace = can_replace
+        self.nodes = None
+        self.handles = []
+        self.is_closed = False
+
+    def start(self, command, indices):
+        if len(self.scripts) < len(indices):
+            raise UsageError("there are no more nodes")
+        started = [FakeHandle(f"node{i}", self.scripts.pop(0)) for i in indices]
+        self.handles += started
+        return started
+
+    def close(self):
+        self.is_closed = True
+
+
+class FakeOutput:
+    def __init__(self):
+        self.lines, self.messages = [], []
+        self._fd, _ = os.pipe()
+
+    def fileno(self):
+        return self._fd
+
+    def is_full(self):
+        return False
+
+    def write(self, fd, node, line):
+        self.lines.append((fd, node, line))
+
+    def say(self, text, level="INFO"):
+        self.messages.append(text)
+
+    def show(self, status):
+        pass
+
+    def finish(self, seconds):
+        return True
+
+
+def plan(count, **fields):
+    return JobPlan(
+        **{
+            "job": "job",
+            "count": count,
+            "min_nodes": count,
+            "options": ["--nnodes=2"],
+            "program": ["train.py"],
+            "script": "train.py",
+            "folder": "/work",
+            "env": {"A": "1"},
+            "start_timeout": 5.0,
+            **fields,
+        }
+    )
+
+
+def drive(engine, job):
+    output = FakeOutput()
+    driver = JobDriver(engine, job, output)
+    try:
+        return driver.run(), output
+    finally:
+        assert engine.is_closed
+
+
+def succeeding(handle):
+    handle.hello()
+    if handle.receive() is None:
+        return 0
+    handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+    os.write(handle.out, b"trained\n")
+    handle.report(kind="end", code=0)
+    return 0
+
+
+def failing(code, **fields):
+    def script(handle):
+        handle.hello()
+        if handle.receive() is not None:
+            handle.report(
+                kind="failure",
+                **{"text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True},
+                **fields,
+            )
+            handle.report(kind="end", code=code)
+        return code
+
+    return script
+
+
+def test_all_agents_get_what_they_must_agree_on():
+    engine = FakeEngine(*[recording := []] * 0, succeeding, succeeding)
+    seen = []
+
+    def noting(handle):
+        handle.hello()
+        seen.append(handle.receive())
+        handle.report(kind="end", code=0)
+        return 0
+
+    engine.scripts = [noting, noting]
+    code, _ = drive(engine, plan(2))
+    assert code == 0
+    del recording
+    arguments = sorted(settings["arguments"] for settings in seen)
+    assert arguments == [
+        [
+            "--nnodes=2",
+            "--rdzv-endpoint=127.0.0.1:20000",
+            f"--rdzv-conf=is_host={host}",
+            "--local-addr=127.0.0.1",
+            "--",
+            "train.py",
+        ]
+        for host in ("false", "true")
+    ]
+    assert [settings["env"] for settings in seen] == [{"A": "1"}, {"A": "1"}]
+
+
+def test_lines_have_the_name_of_their_node():
+    _, output = drive(FakeEngine(succeeding, succeeding), plan(2))
+    assert sorted(output.lines) == [(1, "node0", b"trained\n"), (1, "node1", b"trained\n")]
+
+
+def test_with_one_node_lines_need_no_name():
+    _, output = drive(FakeEngine(succeeding), plan(1))
+    assert output.lines == [(1, "", b"trained\n")]
+
+
+def test_the_first_failure_is_reported_once():
+    def other(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(
+            kind="failure", text="rank 3 failed elsewhere", code=3, is_first=False,
+            is_of_workers=True,
+        )  # fmt: skip
+        handle.report(kind="end", code=3)
+        return 3
+
+    code, output = drive(FakeEngine(other, failing(3)), plan(2))
+    assert code == 3
+    assert output.messages == ["exit 3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"version": "0.0.9"}, "node1 has plaunch 0.0.9"),
+        ({"protocol": 99}, "node1 has plaunch"),
+        ({"python": "3.1.4"}, "node1 has Python 3.1.4"),
+        ({"has_folder": False}, "node1 has no folder /work"),
+        ({"has_script": False}, "node1 has no train.py in /work"),
+    ],
+)
+def test_nothing_is_started_if_one_node_differs(changes, text):
+    def other(handle):
+        handle.hello(**changes)
+        assert handle.receive() is None
+        return 0
+
+    engine = FakeEngine(succeeding, other)
+    with pytest.raises(StartError, match="nothing was started: " + text):
+        drive(engine, plan(2))
+    assert not engine.handles[0].received
+
+
+def test_an_agent_that_does_not_start_is_named_with_its_last_lines():
+    def refused(handle):
+        os.write(handle.err, b"ssh: connect to host node1 port 22: Connection refused\n")
+        return 255
+
+    with pytest.raises(StartError, match=r"node1: .*\(255\): ssh: .*refused"):
+        drive(FakeEngine(succeeding, refused), plan(2))
+
+
+def test_an_agent_that_says_nothing_is_named_after_the_limit():
+    def silent(handle):
+        os.write(handle.err, b"Password:\n")
+        assert handle.receive() is None
+        return 0
+
+    with pytest.raises(StartError, match=r"node1: no agent has reported within 0\.3 s: Password:"):
+        drive(FakeEngine(succeeding, silent), plan(2, start_timeout=0.3))
+
+
+def lost(handle):
+    handle.hello()
+    handle.receive()
+    handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+    return 137
+
+
+def waiting_for(signum):
+    def script(handle):
+        handle.hello()
+        handle.receive()
+        message = handle.receive()
+        assert message == {"signal": signum}
+        handle.report(kind="end", code=128 + signum)
+        return 128 + signum
+
+    return script
+
+
+def test_without_replacement_too_few_nodes_end_the_job():
+    engine = FakeEngine(waiting_for(signal.SIGTERM), lost)
+    with pytest.raises(NodesLostError, match="node1 lost; 1 node is left, the job needs 2"):
+        drive(engine, plan(2))
+
+
+def test_a_lost_node_is_replaced():
+    is_replaced = threading.Event()
+
+    def survivor(handle):
+        handle.hello()
+        handle.receive()
+        assert is_replaced.wait(20)
+        handle.report(kind="end", code=0)
+        return 0
+
+    def replacement(handle):
+        handle.hello()
+        settings = handle.receive()
+        assert "--rdzv-conf=is_host=false" in settings["arguments"]
+        is_replaced.set()
+        handle.report(kind="end", code=0)
+        return 0
+
+    engine = FakeEngine(survivor, lost, replacement, can_replace=True)
+    code, output = drive(engine, plan(2))
+    assert code == 0
+    assert [handle.node for handle in engine.handles] == ["node0", "node1", "node2"]
+    assert "node2 is started in the place of node1" in output.messages
+
+
+def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
+    engine = FakeEngine(waiting_for(signal.SIGTERM), lost, can_replace=True)
+    with pytest.raises(NodesLostError):
+        drive(engine, plan(2))
+
+
+def test_enough_nodes_continue_without_a_replacement():
+    def survivor(handle):
+        handle.hello()
+        handle.receive()
+        time.sleep(0.5)
+        handle.report(kind="end", code=0)
+        return 0
+
+    code, output = drive(FakeEngine(survivor, lost), plan(2, min_nodes=1))
+    assert code == 0
+    assert output.messages == ["node1 is lost: its agent ended with 137 without a report"]
+
+
+def test_the_end_of_the_job_is_not_a_loss():
+    """An agent that ends a little later than the others is not replaced."""
+    engine = FakeEngine(succeeding, lost, can_replace=True)
+    code, _ = drive(engine, plan(2))
+    assert code == 0
+    assert len(engine.handles) == 2
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_reaches_all_agents(signum):
+    both = threading.Barrier(2)
+
+    def agent(handle):
+        handle.hello()
+        handle.receive()
+        if both.wait(20) == 0:
+            os.kill(os.getpid(), signum)
+        assert handle.receive() == {"signal": signum}
+        handle.report(kind="end", code=128 + signum)
+        return 128 + signum
+
+    code, _ = drive(FakeEngine(agent, agent), plan(2))
+    assert code == 128 + signum
+
+
+def test_a_signal_before_all_are_ready_starts_nothing():
+    def slow(handle):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert handle.receive() is None
+        return 0
+
+    engine = FakeEngine(succeeding, slow)
+    code, _ = drive(engine, plan(2))
+    assert code == 128 + signal.SIGINT
+    assert not engine.handles[0].received
+
+
+def test_the_third_signal_kills_the_agents():
+    def stubborn(handle):
+        handle.hello()
+        handle.receive()
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+        while handle.receive() is not None:
+            pass
+        return 0
+
+    began = time.monotonic()
+    code, output = drive(FakeEngine(stubborn), plan(1))
+    assert code == 128 + signal.SIGINT
+    assert "the agents are killed" in output.messages
+    assert time.monotonic() - began < 15
+
+
+def test_an_excluded_node_is_replaceable():
+    def excluded(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(kind="end", code=int(ExitCode.NODE_EXCLUDED))
+        return ExitCode.NODE_EXCLUDED
+
+    engine = FakeEngine(excluded, succeeding, can_replace=True)
+    code, output = drive(engine, plan(1))
+    assert code == 0
+    assert output.messages[0] == "node0 was excluded from the job"
