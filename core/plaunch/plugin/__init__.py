@@ -67,9 +67,9 @@ __getattr__, __dir__, __all__ = attach(
         ".options": "Installed PluginOptions installed_plugins",
         ".metadata": (
             "ALL_KINDS DEVICE_COUNTS ENGINES EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE "
-            "LOGS_SPECS RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS DeviceCounter "
-            "EngineFactory EntryPoint EventHandlerFactory HealthCheckFactory Kind LogsSpecsFactory "
-            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
+            "LOGS_SPECS RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS "
+            "DeviceCounter EngineFactory EntryPoint EventHandlerFactory HealthCheckFactory Kind "
+            "LogsSpecsFactory RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
         ),
     },
 )
