@@ -356,6 +356,18 @@ def test_the_end_of_the_job_is_not_a_loss():
     assert len(engine.handles) == 2
 
 
+def test_a_spare_that_does_not_notice_the_end_is_stopped():
+    def spare(handle):
+        handle.hello()
+        handle.receive()
+        assert handle.receive() == {"signal": signal.SIGTERM}
+        handle.report(kind="end", code=143)
+        return 143
+
+    code, _ = drive(FakeEngine(succeeding, spare), plan(2, min_nodes=1))
+    assert code == 0
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_reaches_all_agents(signum):
     both = threading.Barrier(2)

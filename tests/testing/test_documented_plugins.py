@@ -86,6 +86,7 @@ def test_the_tests_of_a_package_have_the_suites_of_its_kinds(package):
         "plaunch.restart_policies": "RestartPolicy",
         "plaunch.health_checks": "HealthCheck",
         "plaunch.schedulers": "Scheduler",
+        "plaunch.engines": "Engine",
         "plaunch.plugins": "Hooks",
         "plaunch.options": "Options",
     }

@@ -2,7 +2,7 @@
 
 Public names, for engines of other packages:
 
-- `ProcessHandle`: an agent that a program on this machine starts and is connected to, such as ssh.
+- `AgentProcess`: an agent that a program on this machine starts and is connected to, such as ssh.
 - `parse_count`: reads the number in `--on=NAME:4`.
 """
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch_engines.agent_process import AgentProcess as AgentProcess
     from plaunch_engines.local import parse_count as parse_count
-    from plaunch_engines.process_handle import ProcessHandle as ProcessHandle
 
 __getattr__, __dir__, __all__ = attach(
-    __name__, {".local": "parse_count", ".process_handle": "ProcessHandle"}
+    __name__, {".local": "parse_count", ".agent_process": "AgentProcess"}
 )

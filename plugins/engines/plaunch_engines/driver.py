@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
+_SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
 _LAST_WAIT = 10.0  # seconds for agents to end after the job is over, and after `stop`
 _CONSOLE_WAIT = 5.0  # seconds for a slow reader at the end
 _MAX_REPLACED = 3  # replacements for each node of the job, in all
@@ -55,6 +56,7 @@ class _Job:
     error: PlaunchError | None = None  # why this command ends the job
     replaced: int = 0
     deadline: float = math.inf  # when agents that are left are killed
+    release_at: float = math.inf  # when spares that have not noticed the end are stopped
 
 
 class JobDriver:
@@ -187,6 +189,12 @@ class JobDriver:
             self._replace_lost()
         elif self._job.deadline == math.inf and not self._job.signals:
             self._job.deadline = now + _LAST_WAIT + self._plan.shutdown_timeout
+            self._job.release_at = now + _SPARES_WAIT
+        if now >= self._job.release_at:
+            self._job.release_at = math.inf
+            for node in self._nodes:
+                if node.running is None:
+                    node.signal(signal.SIGTERM)
         self._show_status()
 
     def _begin(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 from plaunch.numbers import digits
 
-from plaunch_engines.process_handle import ProcessHandle
+from plaunch_engines.agent_process import AgentProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +31,11 @@ class LocalEngine:
 
     def __init__(self, request: EngineRequest) -> None:
         self.nodes = parse_count("local", request.where)
-        self._handles: list[ProcessHandle] = []
+        self._handles: list[AgentProcess] = []
 
-    def start(self, command: Sequence[str], indices: Sequence[int]) -> list[ProcessHandle]:
+    def start(self, command: Sequence[str], indices: Sequence[int]) -> list[AgentProcess]:
         """Start the agents."""
-        started = [ProcessHandle(f"node{i}", command, address="127.0.0.1") for i in indices]
+        started = [AgentProcess(f"node{i}", command, address="127.0.0.1") for i in indices]
         self._handles += started
         return started
 

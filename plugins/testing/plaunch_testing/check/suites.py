@@ -14,6 +14,7 @@ from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
 
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
+    EngineConformance,
     EventHandlerConformance,
     HealthCheckConformance,
     HooksConformance,
@@ -104,6 +105,12 @@ class Test_health_checks(_SubjectSuite, HealthCheckConformance):  # noqa: N801
     """The checks of a health check."""
 
     kind = "health_checks"
+
+
+class Test_engines(_SubjectSuite, EngineConformance):  # noqa: N801
+    """The checks of an engine; the text after a colon of `--on` is its place."""
+
+    kind = "engines"
 
 
 class Test_schedulers(_SubjectSuite, SchedulerConformance):  # noqa: N801

@@ -33,6 +33,9 @@ pytest.register_assert_rewrite(
 from plaunch_testing.conformance.device_counts import (  # noqa: E402 - after the lines above
     DeviceCounterConformance as DeviceCounterConformance,
 )
+from plaunch_testing.conformance.engines import (  # noqa: E402
+    EngineConformance as EngineConformance,
+)
 from plaunch_testing.conformance.event_handlers import (  # noqa: E402
     EventHandlerConformance as EventHandlerConformance,
 )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class ProcessHandle:
+class AgentProcess:
     """A `plaunch.engines.AgentHandle` of a process that passes on the agent's streams and its end.
 
     The process leads a session, so that Ctrl-C does not reach it.
