@@ -187,7 +187,13 @@ class JobDriver:
                 node.stop()
         if is_open:
             self._replace_lost()
-        elif self._job.deadline == math.inf and not self._job.signals:
+        elif not self._job.signals:
+            self._end_the_rest(now)
+        self._show_status()
+
+    def _end_the_rest(self, now: float) -> None:
+        """Bound the time in which the other agents end, once the job is over."""
+        if self._job.deadline == math.inf:
             self._job.deadline = now + _LAST_WAIT + self._plan.shutdown_timeout
             self._job.release_at = now + _SPARES_WAIT
         if now >= self._job.release_at:
@@ -195,7 +201,6 @@ class JobDriver:
             for node in self._nodes:
                 if node.running is None:
                     node.signal(signal.SIGTERM)
-        self._show_status()
 
     def _begin(self) -> None:
         """Configure all nodes once all are ready; end the job if one cannot be."""

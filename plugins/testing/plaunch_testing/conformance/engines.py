@@ -69,7 +69,7 @@ class EngineConformance(PluginSuite):
 
     def engine(self) -> Engine:
         """Create the engine; it is closed after the test."""
-        engine = self.thing(self.request())
+        engine: Engine = self.thing(self.request())
         if not hasattr(engine, "start"):
             pytest.skip("it is a BatchEngine, which starts no agents itself")
         self._engines.append(engine)
