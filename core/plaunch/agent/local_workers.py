@@ -82,7 +82,9 @@ class LocalWorkers:
         self._exits = ExitReporter(notifier)
         self._starter = services.starter
         self._stats = services.output_stats or OutputStats()
-        self._store = HostedStore(services.open_store or open_default_store, self.reaper)
+        self._store = HostedStore(
+            services.open_store or open_default_store, self.reaper, services.starter
+        )
         # The failures of this round that are not exits: the store is lost, or the workers hang.
         self._others: dict[int, ProcessFailure] = {}
         self._started_at = 0.0  # when the workers of this round started, in seconds since the epoch
