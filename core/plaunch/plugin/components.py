@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
+    from plaunch.plugin.options import PluginOptions
     from plaunch.process.components import Binder, Binding, Starter, WorkerInfo
     from plaunch.process.logs import LogsDest
     from plaunch.process.streams import Streams
@@ -123,6 +124,11 @@ class LaunchLogsSpecs(LogsSpecs):
             options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
         streams: Streams = self._open_streams(dest, nprocs, **options)
         return streams
+
+
+def find_declaring(manager: PluginManager, name: str) -> PluginOptions | None:
+    """Return the plugin whose options declare `name`, such as `EVENT_READERS`, or None."""
+    return next((plugin for plugin in manager.plugin_options() if plugin.declared(name)), None)
 
 
 def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None:
