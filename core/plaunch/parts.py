@@ -3,7 +3,7 @@
 That is the rule for a new entry: it is called in workers; by agents, contexts and logs specs, which
 programs may use without a launch; by the plugin manager itself; or for messages, which may precede
 it. What a launch calls is found by its plugin manager: a component by its name, a hook, or what the
-options of a plugin declare (`find_declaring` in `plaunch.plugin.components`).
+options of a plugin declare (`find_declaring` in `plaunch.plugin.contributions`).
 
 `BUILT_IN` lists what a launch cannot do without. All other parts are optional: the comment on each
 says what a launch does if its folder is not installed.

@@ -194,7 +194,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
-        from plaunch.plugin.components import find_declaring  # unknown words
+        from plaunch.plugin.contributions import find_declaring  # unknown words
 
         # torchrun takes the name of torch's private-use backend.
         plugin = find_declaring(manager, "UNKNOWN_DEVICES")

@@ -14,7 +14,12 @@ from plaunch.agent.rounds import release_rendezvous
 from plaunch.agent.worker import GroupInfo, WorkerSpec
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginLoadError, UsageError
-from plaunch.plugin.components import find_binder, find_declaring, find_starter, find_worker_store
+from plaunch.plugin.contributions import (
+    find_binder,
+    find_declaring,
+    find_starter,
+    find_worker_store,
+)
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy

@@ -24,7 +24,7 @@ from plaunch.errors import (
     UnkillableWorkerError,
 )
 from plaunch.launch.prepare import create_rendezvous
-from plaunch.plugin.components import LaunchLogsSpecs, find_worker_env, notify
+from plaunch.plugin.contributions import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.guard import bounded_call
 from plaunch.plugin.metadata import RENDEZVOUS

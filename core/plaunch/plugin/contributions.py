@@ -1,8 +1,7 @@
-"""Finds the binder, the store and the starter of a launch, and calls its components.
+"""Finds what plugins contribute to a launch: its binder, store and starter, variables of workers.
 
-Also calls the notification hooks, and merges the variables that plugins add for workers. Each
-component is created once, before the node joins the others. The agent calls some of them through
-the classes here, which limit the time.
+Also calls the notification hooks. Each component is created once, before the node joins the others.
+The agent calls some of them through the classes here, which limit the time.
 """
 
 from __future__ import annotations
