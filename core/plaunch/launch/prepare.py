@@ -250,7 +250,8 @@ def _load(plugin: PluginOptions | None, name: str, what: str) -> Any:
     """
     if plugin is None:
         raise PluginLoadError(
-            f"no plugin can {what} ({name}); reinstall plaunch, or do not block its plugin"
+            f"no plugin can {what} ({name}); reinstall plaunch, or remove the -p no:NAME that "
+            "blocks the plugin"
         )
     return parts.load_object(plugin.declared(name))
 
