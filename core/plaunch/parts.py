@@ -1,10 +1,12 @@
-"""The parts of plaunch outside of the core that the core calls.
+"""The parts of plaunch outside of the core that the core calls where there is no plugin manager.
+
+That is the rule for a new entry: it is called in workers; by agents, contexts and logs specs, which
+programs may use without a launch; by the plugin manager itself; or for messages, which may precede
+it. What a launch calls is found by its plugin manager: a component by its name, a hook, or what the
+options of a plugin declare (`find_declaring` in `plaunch.plugin.contributions`).
 
 `BUILT_IN` lists what a launch cannot do without. All other parts are optional: the comment on each
-says what a launch does if its folder is not installed. Components that users choose by name, such
-as rendezvous backends, are not here: they are found as any plugin. So is what runs beside an agent
-or after it: extensions, and what modules with options declare with `AFTER_FAILURE` and
-`ON_SLOW_STOP`.
+says what a launch does if its folder is not installed.
 """
 
 from __future__ import annotations
@@ -41,9 +43,6 @@ BUILT_IN = frozenset(
 # Advice on command lines that are probably not meant: no advice.
 ADVICE_ON_OPTIONS = "plaunch_command_line.advice:advise_on_options"
 ADVICE_ON_SCRIPT = "plaunch_command_line.advice:advise_on_script"
-# Makes events and brings them to event handlers and extensions: no events, unless a launch asks for
-# some, which is an error.
-EVENTS = "plaunch_events:find_events"
 # Makes events of what an agent has done so far: an error where an extension takes events.
 EVENT_STREAM = "plaunch_events:EventStream"
 # Opens the workers' store outside of them: the worker of rank 0 hosts it.
@@ -59,23 +58,19 @@ DESCRIBE_SHORTAGE = "plaunch_doctor.limits:describe_shortage"
 WRITE_ERROR_FILE = "plaunch_torchrun.error_handler:dump_root_cause"
 # Adds what the site knows about a signal to a failure: a message, and the report without it.
 ENRICH_SIGNAL_FAILURE = "plaunch_torchrun.error_handler:enrich_signal_failure"
-# Whether the site has put its own health check server in the place of torchrun's: it has not.
+# Whether `FIND_HEALTH_CHECK`, below, has a server of the site's own: it has not.
 HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
 
 # --- optional: what needs it is an error ----------------------------------------------------------
 
 # Assigns devices and processors as a `WorkerSpec` says, for an agent that is given no binder.
 BINDER = "plaunch_devices.binder:create_binder"
-# Counts devices of torch's private-use backend.
-UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 # The context of workers that are functions.
 FUNCTIONS = "plaunch_multiprocessing.context:MultiprocessContext"
-# Runs the health checks that a launch names.
-HEALTH_CHECKS = "plaunch_doctor.health:LaunchHealthChecks"
 # Messages as JSON (`--log-format=json`), and lines of workers.
 JSON_LINE = "plaunch_report.json_lines:json_line"
 JSON_TEMPLATE = "plaunch_report.json_lines:template_of_lines"
-# The server for `TORCHELASTIC_HEALTH_CHECK_PORT`.
+# The server for `TORCHELASTIC_HEALTH_CHECK_PORT`, which agents ask for.
 FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
 # Signal handlers of a context that is used without an agent.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"

@@ -14,6 +14,11 @@ from plaunch.cli.parser import OptionTable
 from plaunch.errors import ExitCode, PluginError
 
 from helpers.faults import raising
+from helpers.programs import run_python
+
+# The modules of plaunch that a launch of an empty program imports: 146, and a few more in a launch
+# that takes a second, for the log.
+MOST_MODULES = 150
 
 
 @pytest.fixture
@@ -81,3 +86,12 @@ def test_too_many_open_files_are_no_bug(monkeypatch, capsys, debug):
         "plaunch: too many open files; raise the limit of open files (ulimit"
     )
     assert (len(said) > 1) == (debug == "1")
+
+
+def test_an_empty_launch_imports_few_modules_of_plaunch():
+    code = (
+        "import sys; from plaunch.cli import main; main(['--no-python', 'true']);"
+        "print(*sorted(name for name in sys.modules if name.startswith('plaunch')))"
+    )
+    found = run_python("-c", code, check=True).stdout.split()
+    assert len(found) <= MOST_MODULES, "\n".join(found)

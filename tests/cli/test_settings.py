@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import ModuleType
 
 import plaunch_worker_store.options
 import pytest
+from plaunch import LaunchConfig
 from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import run_script_path, settings
 from plaunch.cli.parser import OptionTable, parse
@@ -88,6 +90,43 @@ def test_options_arrive():
     assert (result.event_log_handler, result.signal_policy) == ("console", "notify")
     assert (result.signals_to_handle, result.local_addr) == ("SIGTERM", "10.0.0.1")
     assert result.monitor_interval == 2
+
+
+def test_each_option_that_is_a_setting_arrives():
+    given = {
+        "role": "trainer",
+        "rdzv_endpoint": "node0:1",
+        "rdzv_backend": "other",
+        "max_restarts": 3,
+        "monitor_interval": 2.0,
+        "start_method": "fork",
+        "log_line_prefix_template": "${rank}",
+        "local_addr": "10.0.0.1",
+        "event_log_handler": "console",
+        "signals_to_handle": "SIGTERM",
+        "duplicate_stdout_filters": ["a", "b"],
+        "duplicate_stderr_filters": ["c"],
+        "virtual_local_rank": True,
+        "shutdown_timeout": 1.5,
+        "signal_policy": "notify",
+        "restart_policy": "never",
+        "keep_daemons": True,
+        "exit_barrier_timeout": 2.5,
+        "node_rank": 1,
+        "port_range": (5, 9),
+        "start_timeout": 7.0,
+        "devices": ["3"],
+        "worker_store": "rank0",
+        "job_id": "kept",
+    }
+    fields = {field.name for field in dataclasses.fields(LaunchConfig)}
+    args = parse(["x.py"], {"PET_NNODES": "2"})
+    found = {option.dest for option in args.table if option.dest in fields}
+    assert found == {*given, "nproc_per_node", "logs_specs"}
+    for dest, value in given.items():
+        args.give(dest, value, "the test")
+    result = settings.config_from_args(args, Manager())
+    assert {name: getattr(result, name) for name in given} == given
 
 
 @pytest.mark.parametrize("text", ["'a=1,b=2'", '"a=1,b=2"', " 'a=1, b=2' ", "a=1,b=2"])

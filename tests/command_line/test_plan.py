@@ -153,6 +153,9 @@ def test_no_process_is_started_and_no_socket_opened(argv, tmp_path):
         (["--rdzv-backend=nope", "x"], "nope"),
         (["nowhere.py"], "does not exist"),
         ([], "no script"),
+        (["--nnodes=2", "x"], "--master-addr with that of node 0"),
+        (["--health-check=nope", "x"], "health check 'nope' is unknown"),
+        (["--on-hang=stop", "x"], "--on-hang=stop needs --hang-timeout"),
     ],
 )
 def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch):
@@ -160,6 +163,12 @@ def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch)
     (tmp_path / "x").touch()
     with pytest.raises(PlaunchError, match=message):
         run(["--dry-run", *argv])
+
+
+def test_the_host_of_the_workers_store(plan_of):
+    argvs = ([], ["-p", "no:worker_store"], ["--worker-store=rank0"])
+    plans = [plan_of(*argv, "train.py")["workers"][0]["environment"] for argv in argvs]
+    assert [env["TORCHELASTIC_USE_AGENT_STORE"] for env in plans] == ["True", "False", "False"]
 
 
 ENDING = """

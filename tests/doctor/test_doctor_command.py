@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import pytest
@@ -55,6 +56,8 @@ def test_a_node_without_problems(healthy, capsys):
         (["--doctor", "--signal-policy=shout"], {}, "'shout' is unknown"),
         (["--nproc=2", "--doctor"], {}, "there is no option --nproc"),
         (["--doctor", "--max-restarts=many"], {}, "'many' is not a whole number"),
+        (["--doctor", "--nnodes=2"], {}, "--master-addr with that of node 0"),
+        (["--doctor", "--on-hang=stop"], {}, "--on-hang=stop needs --hang-timeout"),
         (["--doctor"], {"PET_NODE_RANK": "first"}, "PET_NODE_RANK"),
     ],
 )
@@ -96,6 +99,7 @@ def test_warnings_about_options_are_findings(healthy, capsys):
     captured = capsys.readouterr()
     assert "warning  settings  --standalone overrides --rdzv-id" in captured.out
     assert captured.err == ""
+    assert logging.getLogger("plaunch").filters == []
 
 
 def test_values_of_a_scheduler_are_part_of_the_settings(healthy, capsys, monkeypatch):

@@ -25,7 +25,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.events import Event
-from plaunch.plugin.components import HOOK_OF
+from plaunch.plugin.contributions import HOOK_OF
 from plaunch.process.child_failed import ChildFailedError
 from plaunch.process.failure import ProcessFailure
 from plaunch.process.signals import SignalAction

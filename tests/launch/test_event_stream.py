@@ -116,14 +116,14 @@ def check(kept):
 
 
 def test_events_are_only_made_for_readers(monkeypatch, caplog):
-    monkeypatch.setattr(parts, "EVENTS", "no_such_package:find")
+    monkeypatch.setenv("PLAUNCH_PLUGINS", "no:events")
     caplog.set_level("WARNING", "plaunch")
     elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
     extension = SimpleNamespace(start=print, handle=print, stop=print)
     plugin = plugin_of(plaunch_extensions=lambda: [extension])
     for settings in ({"event_log_handler": "console"}, {}):
         given = [] if settings else [plugin]
-        with pytest.raises(PluginError, match="no_such_package"):
+        with pytest.raises(PluginError, match="no plugin can create the events that are read"):
             elastic_launch(LaunchConfig(1, 1, 1, **settings), "/bin/true", plugins=given)()
     with caplog.at_level("INFO", "plaunch"):  # the log reads events, but needs none
         elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()

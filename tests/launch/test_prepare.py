@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from plaunch import LaunchConfig
-from plaunch.launch.prepare import create_rendezvous
-from plaunch.testing import FakeRendezvous
+from plaunch.errors import PluginLoadError
+from plaunch.launch.prepare import create_rendezvous, prepare
+from plaunch.testing import FakeRendezvous, plugin_manager
 
 
 class Manager:
@@ -27,3 +28,9 @@ def test_a_backend_has_time_to_connect(join_timeout, seconds) -> None:
     config = LaunchConfig(1, 1, 1, run_id="job", rdzv_configs=configs)
     create_rendezvous(config, manager, None)
     assert manager.seconds == seconds
+
+
+def test_health_checks_need_the_plugin_that_runs_them() -> None:
+    config = LaunchConfig(1, 1, 1, run_id="job", health_checks=["memory"])
+    with pytest.raises(PluginLoadError, match="no plugin can run the health checks"):
+        prepare(config, plugin_manager(words=["no:doctor"]))

@@ -46,6 +46,9 @@ class Starter:
             command, env=env, stdout=stdout, stderr=stderr, start_new_session=True
         )
 
+    def start_helper(self, command, *, env, stdin, stdout, stderr, pass_fds=()):
+        return None
+
     def fds(self):
         return []
 

@@ -20,7 +20,7 @@ from plaunch.plugin import (
     hookspecs,
     notify,
 )
-from plaunch.plugin.components import HOOK_OF
+from plaunch.plugin.contributions import HOOK_OF
 from plaunch.plugin.metadata import KINDS, LOGS_SPECS
 from plaunch.process.logs import LogsSpecs
 from plaunch.testing import plugin_manager

@@ -93,6 +93,58 @@ def test_a_worker_gets_descriptors_and_settings_of_the_launcher(fleet, folder):
     assert {str(read), str(write)} <= seen["fds"].keys()
 
 
+def test_a_program_of_the_launcher_has_the_modules(fleet, folder):
+    (folder / "slow.py").write_text("imports = 1\n")
+    (folder / "train.py").write_text("import time; time.sleep(60)\n")
+    (folder / "program.py").write_text(
+        "import os, sys\n"
+        "assert __name__ == '__main__'\n"
+        "print('slow' in sys.modules, sys.argv[1:], os.environ['HELPER'], sys.stdin.read())\n"
+        "print('to stderr', file=sys.stderr)\n"
+        "sys.exit(7)\n"
+    )
+    one = fleet("slow", "train.py")
+    one.preloader.wait()
+    command = [sys.executable, str(folder / "program.py"), "a b"]
+    (given, stdin), (stdout, out), (stderr, err) = os.pipe(), os.pipe(), os.pipe()
+    os.write(stdin, b"input")
+    os.close(stdin)
+    helper = one.preloader.start_helper(
+        command, env={**os.environ, "HELPER": "1"}, stdin=given, stdout=out, stderr=err
+    )
+    for fd in (given, out, err):
+        os.close(fd)
+    assert helper is not None
+    with open(stdout) as output, open(stderr) as errors:
+        assert output.read() == "True ['a b'] 1 input\n"
+        assert errors.read() == "to stderr\n"
+    assert helper.wait(20) == 7
+
+
+def test_an_exception_of_such_a_program_is_printed(fleet, folder):
+    (folder / "train.py").touch()
+    (folder / "program.py").write_text("raise ValueError('bad')\n")
+    one = fleet("decimal", "train.py")
+    one.preloader.wait()
+    stderr, err = os.pipe()
+    helper = one.preloader.start_helper(
+        [sys.executable, str(folder / "program.py")],
+        env=dict(os.environ), stdin=0, stdout=1, stderr=err,
+    )  # fmt: skip
+    os.close(err)
+    with open(stderr) as errors:
+        assert "ValueError: bad" in errors.read()
+    assert helper.wait(20) == 1
+
+
+def test_another_interpreter_is_executed(fleet, folder):
+    (folder / "train.py").touch()
+    one = fleet("decimal", "train.py")
+    one.preloader.wait()
+    command = ["/usr/bin/other-python", "program.py"]
+    assert one.preloader.start_helper(command, env={}, stdin=0, stdout=1, stderr=2) is None
+
+
 SEEDS = """
 import mine, os, random, secrets, sys, tempfile, uuid, torch, numpy
 from multiprocessing import current_process

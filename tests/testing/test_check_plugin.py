@@ -367,6 +367,9 @@ class Starter:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)                       # fault 9
         resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))       # fault 10
 
+    def start_helper(self, command, *, env, stdin, stdout, stderr, pass_fds=()):
+        return None
+
     def fds(self):
         return [10**6]                                                      # fault 11
 
@@ -428,6 +431,9 @@ class Starter:
         worker = Worker(subprocess.Popen(command, env=env, start_new_session=True, **options))
         self._workers.append(worker)
         return worker
+
+    def start_helper(self, command, *, env, stdin, stdout, stderr, pass_fds=()):
+        return None
 
     def fds(self):
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch import parts
+from plaunch.agent.worker_store import open_default_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,8 +47,8 @@ class AgentServices(NamedTuple):
         watchdog: records when the loop goes to sleep and wakes.
         worker_env: returns more variables for each worker.
         binder: gives workers their devices and processors; by default those of `WorkerSpec`.
-        open_store: hosts the store of the workers, unless `WorkerSpec` leaves that to one of them;
-            by default plaunch's own.
+        open_store: opens the workers' store, unless `WorkerSpec` leaves it to one of them; by
+            default plaunch's own.
         starter: starts the processes of workers; by default they are executed. The caller begins
             and closes it.
         output_stats: counts the workers' output that passes through the launcher.
@@ -62,7 +63,7 @@ class AgentServices(NamedTuple):
     watchdog: LoopWatchdog | None = None
     worker_env: WorkerEnv | None = None
     binder: Binder | None = None
-    open_store: OpenStore | None = None
+    open_store: OpenStore = open_default_store
     starter: Starter | None = None
     output_stats: OutputStats | None = None
     keep_daemons: bool = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.messages import list_early_ends
 from plaunch.agent.notifier import ExitReporter
 from plaunch.agent.worker import RunResult, WorkerState, describe_worker, launcher_failure
-from plaunch.agent.worker_store import HostedStore, open_default_store
+from plaunch.agent.worker_store import HostedStore
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.components import ContextComponents
 from plaunch.process.failure import ProcessFailure
@@ -82,7 +82,7 @@ class LocalWorkers:
         self._exits = ExitReporter(notifier)
         self._starter = services.starter
         self._stats = services.output_stats or OutputStats()
-        self._store = HostedStore(services.open_store or open_default_store, self.reaper)
+        self._store = HostedStore(services.open_store, self.reaper, services.starter)
         # The failures of this round that are not exits: the store is lost, or the workers hang.
         self._others: dict[int, ProcessFailure] = {}
         self._started_at = 0.0  # when the workers of this round started, in seconds since the epoch

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from plaunch._names import class_name
 from plaunch.errors import WorkerStoreError
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Collection, Mapping, Sequence
 
     from plaunch.agent.worker import WorkerGroup
+    from plaunch.process.children import Popen
+    from plaunch.process.components import Starter
     from plaunch.process.stopping.job import Reaper
 
 logger = logging.getLogger("plaunch")
@@ -30,9 +32,9 @@ class StoreRound(NamedTuple):
         entrypoint: what the workers run: a function, or the path of a program.
         environ: the environment of the first worker of this node.
         start: starts a process of the launcher's own, once there are workers: takes a command, an
-            environment, from which secrets are removed, and more arguments of
-            `subprocess.Popen`. Such a process is not a worker, and never outlives the launcher;
-            its starter ends it.
+            environment, from which secrets are removed, the descriptors `stdin`, `stdout` and
+            `stderr`, and `pass_fds`, as `subprocess.Popen` does. Such a process is not a worker,
+            and never outlives the launcher; its starter ends it.
     """
 
     address: str
@@ -40,7 +42,7 @@ class StoreRound(NamedTuple):
     nodes: int
     entrypoint: Callable[..., Any] | str
     environ: Mapping[str, str]
-    start: Callable[..., subprocess.Popen[Any]]
+    start: Callable[..., Popen]
 
 
 class WorkerStore(Protocol):
@@ -103,11 +105,14 @@ class HostedStore:
     Args:
         open_store: opens the store of a round.
         reaper: starts the processes that it needs.
+        starter: the starter of the workers, which may have loaded what the store needs.
     """
 
-    def __init__(self, open_store: OpenStore, reaper: Reaper) -> None:
+    def __init__(
+        self, open_store: OpenStore, reaper: Reaper, starter: Starter | None = None
+    ) -> None:
         self._open_store = open_store
-        self._reaper = reaper
+        self._start = partial(reaper.start_helper, starter=starter)
         self._store: WorkerStore | None = None
 
     def open(self, group: WorkerGroup, env: Mapping[str, str]) -> Sequence[int]:
@@ -134,7 +139,7 @@ class HostedStore:
                 nodes=group.group_world_size or 1,
                 entrypoint=spec.entrypoint,
                 environ={**os.environ, **env},
-                start=self._reaper.start_helper,
+                start=self._start,
             )
         )
         return self._store.fds()

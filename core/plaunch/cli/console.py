@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO
 
 from plaunch.errors import PlaunchError, PluginLoadError
-from plaunch.parts import JSON_LINE, PAINT, load_part
+from plaunch.parts import JSON_LINE, JSON_TEMPLATE, PAINT, load_part
 from plaunch.process.marks import owns_process
 from plaunch.threads import start_thread
 
@@ -97,6 +97,13 @@ class Stderr:
             with contextlib.suppress(PluginLoadError):
                 text = load_part(PAINT)(text, level)
         return text
+
+    def line_template(self, run_id: str) -> str | None:
+        """Return the template of the workers' lines, if messages are JSON; see `LaunchConfig`."""
+        if not self.is_json:
+            return None
+        template: str = load_part(JSON_TEMPLATE)(run_id)
+        return template
 
     def _has_colors(self) -> bool:
         """Whether `--color` asks for colours; `auto` follows CPython's rules for tracebacks."""

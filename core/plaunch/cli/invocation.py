@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from plaunch import parts
 from plaunch.cli.console import STDOUT
 from plaunch.cli.parser import COMMAND_LINE, installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch.cli.parser import Arguments, OptionTable
     from plaunch.config import LaunchConfig
-    from plaunch.health import HealthChecks
+    from plaunch.launch.prepare import LaunchComponents
     from plaunch.options import Option
     from plaunch.plugin.manager import PluginManager
 
@@ -105,35 +104,16 @@ class Invocation:
             filled_in = fill_in(args, manager)
             return config_from_args(args, manager), filled_in
 
-    def load_chosen(self, manager: PluginManager, config: LaunchConfig) -> None:
-        """Load the plugins that the settings name.
+    def prepare(self, manager: PluginManager, config: LaunchConfig) -> LaunchComponents:
+        """Create the components of the launch, without starting anything.
 
         Raises:
-            PlaunchError: one of them is unknown or cannot be loaded.
+            PlaunchError: the launch would not start.
         """
-        from plaunch.launch.prepare import find_events
-        from plaunch.plugin.metadata import RENDEZVOUS, SIGNAL_POLICIES
-        from plaunch.plugin.policies import LaunchRestartPolicy
+        from plaunch.launch.prepare import prepare  # commands only
 
-        manager.get(RENDEZVOUS, config.rdzv_backend)
-        find_events(config, manager, is_wanted=parts.find_part(parts.EVENTS) is not None)
-        manager.get(SIGNAL_POLICIES, config.signal_policy)
-        manager.use_options(config.options)
-        LaunchRestartPolicy(manager, config.context())
-        self.create_health_checks(manager, config)
-
-    def create_health_checks(
-        self, manager: PluginManager, config: LaunchConfig
-    ) -> HealthChecks | None:
-        """Create the health checks that the settings name, without running them.
-
-        Raises:
-            PlaunchError: one of them is unknown, or cannot be loaded or created.
-        """
-        if not config.health_checks:
-            return None
-        checks: HealthChecks = parts.load_part(parts.HEALTH_CHECKS)(manager, config.context())
-        return checks
+        with self.naming_plugins():
+            return prepare(config, manager)
 
     @contextlib.contextmanager
     def naming_plugins(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ import math
 import operator
 import os
 import sys
-from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from plaunch.cli.script import run_script_path
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
-from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, JSON_TEMPLATE, advise, load_part
+from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, advise, load_object
 from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.logs import Std
 from plaunch.process.signals import parse_signals
@@ -61,7 +60,6 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
     if traits.fill is not None:
         manager.call(RENDEZVOUS, args.rdzv_backend, partial(traits.fill, args))
-    traits.check_endpoint(args.rdzv_backend, args.rdzv_endpoint, max_nodes)
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     shown = parse_ranks(args.local_ranks_filter)
     advise(ADVICE_ON_OPTIONS, args, traits, [] if shown is None else shown.difference(range(nproc)))
@@ -80,31 +78,45 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
         worker_env["OMP_NUM_THREADS"] = "1"
     run_id = _run_id(args, traits.is_single_node and max_nodes == 1)
     template = args.log_line_prefix_template
-    if STDERR.is_json and template is None:
-        template = load_part(JSON_TEMPLATE)(run_id)
+    if template is None:
+        template = STDERR.line_template(run_id)
     return LaunchConfig(
-        **{
-            **_plain_options(args),
-            "min_nodes": min_nodes,
-            "max_nodes": max_nodes,
-            "nproc_per_node": nproc,
-            "logs_specs": _logs_specs(args, manager, shown),
-            "run_id": run_id,
-            "log_line_prefix_template": template,
-            "rdzv_configs": rdzv_configs,
-            "max_restarts": max_restarts,
-            "max_restarts_by_cause": by_cause,
-            "health_checks": list(args.health_check),
-            "worker_env": worker_env,
-            "options": _plugin_options(args),
-        }
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        nproc_per_node=nproc,
+        logs_specs=_logs_specs(args, manager, shown),
+        run_id=run_id,
+        role=args.role,
+        rdzv_endpoint=args.rdzv_endpoint,
+        rdzv_backend=args.rdzv_backend,
+        rdzv_configs=rdzv_configs,
+        max_restarts=max_restarts,
+        monitor_interval=args.monitor_interval,
+        start_method=args.start_method,
+        log_line_prefix_template=template,
+        local_addr=args.local_addr,
+        event_log_handler=args.event_log_handler,
+        signals_to_handle=args.signals_to_handle,
+        duplicate_stdout_filters=args.duplicate_stdout_filters,
+        duplicate_stderr_filters=args.duplicate_stderr_filters,
+        shutdown_timeout=args.shutdown_timeout,
+        signal_policy=args.signal_policy,
+        restart_policy=args.restart_policy,
+        max_restarts_by_cause=by_cause,
+        health_checks=list(args.health_check),
+        worker_env=worker_env,
+        keep_daemons=args.keep_daemons,
+        exit_barrier_timeout=args.exit_barrier_timeout,
+        node_rank=args.node_rank,
+        port_range=args.port_range,
+        start_timeout=args.start_timeout,
+        job_id=args.job_id,
+        options=_plugin_options(args),
+        # Options of plugins, which may be blocked.
+        virtual_local_rank=getattr(args, "virtual_local_rank", False),
+        devices=getattr(args, "devices", None),
+        worker_store=getattr(args, "worker_store", "agent"),
     )
-
-
-def _plain_options(args: Arguments) -> dict[str, Any]:
-    """Return the options that are fields of the settings and need no conversion."""
-    names = {item.name for item in fields(LaunchConfig)}
-    return {o.dest: getattr(args, o.dest) for o in args.table if o.dest in names}
 
 
 def _plugin_options(args: Arguments) -> dict[str, object]:
@@ -182,10 +194,11 @@ def _count_devices(name: str, manager: PluginManager) -> int:
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
-        from plaunch.parts import UNKNOWN_DEVICES  # unknown words
+        from plaunch.plugin.contributions import find_declaring  # unknown words
 
         # torchrun takes the name of torch's private-use backend.
-        count: int | None = load_part(UNKNOWN_DEVICES)(name)
+        plugin = find_declaring(manager, "UNKNOWN_DEVICES")
+        count = None if plugin is None else load_object(plugin.declared("UNKNOWN_DEVICES"))(name)
         if count is None:
             raise
     else:

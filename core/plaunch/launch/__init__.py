@@ -93,4 +93,5 @@ def launch_agent(
     if not config.run_id:
         config.run_id = make_run_id()
     request = LaunchRequest(config, entrypoint, args, health_check_server, show, started)
-    return LaunchSession(request, manager, prepare(request, manager)).run()
+    components = prepare(config, manager, has_health_server=health_check_server is not None)
+    return LaunchSession(request, manager, components).run()

@@ -12,26 +12,40 @@ from plaunch.agent.local import HEALTH_VARIABLE
 from plaunch.agent.notifications import LaunchStarted
 from plaunch.agent.rounds import release_rendezvous
 from plaunch.agent.worker import GroupInfo, WorkerSpec
-from plaunch.errors import UsageError
-from plaunch.plugin.components import find_binder, find_starter, find_worker_store
+from plaunch.agent.worker_store import open_default_store
+from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin.contributions import (
+    find_binder,
+    find_declaring,
+    find_starter,
+    find_worker_store,
+)
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from plaunch.agent.local import HealthServer
+    from plaunch.agent.notifier import EventLog
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
     from plaunch.health import HealthChecks
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.extensions import ExtensionRunner, LaunchEvents
     from plaunch.plugin.manager import PluginManager
+    from plaunch.plugin.options import PluginOptions
     from plaunch.process.components import Binder, Starter
     from plaunch.process.logs import LogsSpecs
     from plaunch.rendezvous.api import RendezvousHandler
+
+    # Takes the log, the context, a function that creates the folder of the run, and the extensions.
+    PublishEvents = Callable[
+        [EventLog, PluginContext, Callable[[], str | None], Sequence[ExtensionRunner]],
+        LaunchEvents,
+    ]
 
 logger = logging.getLogger("plaunch")
 
@@ -76,13 +90,8 @@ class LaunchRequest(NamedTuple):
         command: list[str] = parts.load_part(parts.FUNCTIONS).worker_command()
         return command
 
-    def worker_spec(self, handler: RendezvousHandler, *, worker_store: str) -> WorkerSpec:
-        """Create the spec of this node's workers.
-
-        Args:
-            handler: the rendezvous.
-            worker_store: replaces the setting of that name.
-        """
+    def worker_spec(self, handler: RendezvousHandler, worker_store: str) -> WorkerSpec:
+        """Create the spec of this node's workers; `worker_store` as in `LaunchComponents`."""
         config = self.config
         return WorkerSpec(
             role=config.role,
@@ -128,10 +137,13 @@ class LaunchComponents(NamedTuple):
         restart_policy: decides what follows a failure.
         health_checks: run before the first round and after failures; None without.
         binder: gives workers devices and processors; None if they are not bound.
-        open_store: opens the workers' store; None if the worker of rank 0 hosts it.
+        worker_store: who hosts the workers' store: `agent`, if the settings say so and a plugin can
+            open one, or `rank0`.
+        open_store: opens that of `agent`.
         starter: starts the workers' processes; None if plaunch executes their command.
         extensions: start with the agent.
-        create_events: creates the event handlers; None if no event is read.
+        publish_events: creates the event handlers, and returns what listens to the log for them;
+            None if no event is read.
         used_plugins: the plugins that have an option set.
     """
 
@@ -141,39 +153,46 @@ class LaunchComponents(NamedTuple):
     restart_policy: LaunchRestartPolicy
     health_checks: HealthChecks | None
     binder: Binder | None
-    open_store: OpenStore | None
+    worker_store: str
+    open_store: OpenStore
     starter: Starter | None
     extensions: Sequence[ExtensionRunner]
-    create_events: Callable[..., LaunchEvents] | None
+    publish_events: PublishEvents | None
     used_plugins: Collection[str]
 
 
-def prepare(request: LaunchRequest, manager: PluginManager) -> LaunchComponents:
+def prepare(
+    config: LaunchConfig, manager: PluginManager, *, has_health_server: bool = False
+) -> LaunchComponents:
     """Create the components, in the order in which users expect errors. Nothing starts.
+
+    Launches, `--dry-run` and `--doctor` call it.
+
+    Args:
+        config: the settings.
+        manager: finds and calls the plugins.
+        has_health_server: whether the caller has a server for torchrun's health check.
 
     Raises:
         UsageError: a setting cannot be used.
         PluginError: a plugin cannot be loaded, or has failed.
     """
-    config = request.config
-    _check_endpoint(config, manager)
+    traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
+    traits.check_endpoint(config.rdzv_backend, config.rdzv_endpoint, config.max_nodes)
     logs_specs = config.logs_specs
     if logs_specs is None:
         logs_specs = manager.make(LOGS_SPECS, LOGS_SPECS.default)
     context = config.context(logs_specs)
-    used = manager.use_options(config.options, _environment(request))
-    manager.get(SIGNAL_POLICIES, config.signal_policy)  # an unknown name is the first error
-    readers = {plugin.name for plugin in manager.plugin_options(parts.package_of(parts.EVENTS))}
-    create_events = find_events(config, manager, is_wanted=not readers.isdisjoint(used))
+    used = manager.use_options(config.options, _environment(has_health_server))
     made = manager.make(SIGNAL_POLICIES, config.signal_policy, context)
     signal_policy = LaunchSignalPolicy(made, manager.who_made(made), manager.guard.limits.decision)
     restart_policy = LaunchRestartPolicy(manager, context)
     checks = None
     if config.health_checks:
-        checks = parts.load_part(parts.HEALTH_CHECKS)(manager, context)
+        plugin = find_declaring(manager, "LAUNCH_HEALTH_CHECKS")
+        checks = _load(plugin, "LAUNCH_HEALTH_CHECKS", "run the health checks")(manager, context)
     extensions = create_extensions(manager, context)
-    if create_events is None and any(extension.takes_events for extension in extensions):
-        create_events = find_events(config, manager, is_wanted=True)
+    open_store = find_worker_store(manager, context)
     return LaunchComponents(
         context=context,
         logs_specs=logs_specs,
@@ -181,53 +200,60 @@ def prepare(request: LaunchRequest, manager: PluginManager) -> LaunchComponents:
         restart_policy=restart_policy,
         health_checks=checks,
         binder=find_binder(manager, context),
-        open_store=find_worker_store(manager, context),
+        worker_store="rank0" if open_store is None else "agent",
+        open_store=open_store or open_default_store,
         starter=find_starter(manager, context),
         extensions=extensions,
-        create_events=create_events,
+        publish_events=_find_events(config, manager, used, extensions),
         used_plugins=used,
     )
 
 
-def _check_endpoint(config: LaunchConfig, manager: PluginManager) -> None:
-    """Check that several nodes have an endpoint if the backend needs one."""
-    traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
-    traits.check_endpoint(config.rdzv_backend, config.rdzv_endpoint, config.max_nodes)
-
-
-def _environment(request: LaunchRequest) -> dict[str, str]:
-    """The variables for options, without that of torchrun's health check if there is another.
-
-    torchrun's argument `health_check_server` is the caller's own server for that variable.
-    """
+def _environment(has_health_server: bool) -> dict[str, str]:
+    """The variables for options, without that of torchrun's health check if there is another."""
     environ = dict(os.environ)
     if HEALTH_VARIABLE in environ:
         find = parts.find_part(parts.HAS_HEALTH_CHECK)
-        if request.health_check_server is not None or (find is not None and find()):
+        if has_health_server or (find is not None and find()):
             del environ[HEALTH_VARIABLE]
     return environ
 
 
-def find_events(
-    config: LaunchConfig, manager: PluginManager, *, is_wanted: bool
-) -> Callable[..., LaunchEvents] | None:
-    """What creates the event handlers and sends them events; None if no event is read.
+def _find_events(
+    config: LaunchConfig,
+    manager: PluginManager,
+    used: Collection[str],
+    extensions: Iterable[ExtensionRunner],
+) -> PublishEvents | None:
+    """Find the event handlers of a launch; None if no event is read.
 
-    The log is a reader, too: it reports where the time went.
+    The log is a reader, too: it reports where the time went, if that is possible.
+    """
+    plugin = find_declaring(manager, "EVENT_READERS")
+    is_needed = (
+        config.event_log_handler != EVENT_HANDLERS.default
+        or (plugin is not None and plugin.name in used)
+        or any(extension.takes_events for extension in extensions)
+    )
+    if not is_needed and (plugin is None or not logger.isEnabledFor(logging.INFO)):
+        return None
+    readers = _load(plugin, "EVENT_READERS", "create the events that are read")(config, manager)
+    publish: PublishEvents = readers.publish
+    return publish
+
+
+def _load(plugin: PluginOptions | None, name: str, what: str) -> Any:
+    """Import what the module of a plugin declares under `name`.
 
     Raises:
-        UsageError: a handler, or an option of one, is unknown.
-        PluginError: a handler cannot be loaded.
+        PluginLoadError: there is no plugin that can do `what`.
     """
-    is_named = config.event_log_handler != EVENT_HANDLERS.default
-    if not (is_wanted or is_named or logger.isEnabledFor(logging.INFO)):
-        return None
-    find = parts.load_part if is_wanted or is_named else parts.find_part
-    find_handlers = find(parts.EVENTS)
-    if find_handlers is None:
-        return None  # the log does not report it
-    found: Callable[..., LaunchEvents] = find_handlers(config, manager)
-    return found
+    if plugin is None:
+        raise PluginLoadError(
+            f"no plugin can {what} ({name}); reinstall plaunch, or remove the -p no:NAME that "
+            "blocks the plugin"
+        )
+    return parts.load_object(plugin.declared(name))
 
 
 def create_rendezvous(

@@ -24,7 +24,7 @@ from plaunch.errors import (
     UnkillableWorkerError,
 )
 from plaunch.launch.prepare import create_rendezvous
-from plaunch.plugin.components import LaunchLogsSpecs, find_worker_env, notify
+from plaunch.plugin.contributions import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.guard import bounded_call
 from plaunch.plugin.metadata import RENDEZVOUS
@@ -110,8 +110,8 @@ class LaunchSession:
         log.subscribe(self._watch_slow_stops)
         log.subscribe(self._release_threads)
         log.subscribe(functools.partial(notify, self._manager))
-        if components.create_events is not None:
-            self._events = components.create_events(
+        if components.publish_events is not None:
+            self._events = components.publish_events(
                 log,
                 components.context,
                 lambda: self._logs_specs.create_run_dir(config.run_id),
@@ -159,10 +159,7 @@ class LaunchSession:
     def _create_agent(self, handler: RendezvousHandler) -> LocalElasticAgent:
         components, config = self._components, self._request.config
         return LocalElasticAgent(
-            spec=self._request.worker_spec(
-                handler,
-                worker_store="rank0" if components.open_store is None else "agent",
-            ),
+            spec=self._request.worker_spec(handler, components.worker_store),
             logs_specs=self._logs_specs,
             start_method=config.start_method,
             exit_barrier_timeout=config.exit_barrier_timeout,

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from plaunch._names import did_you_mean as did_you_mean
     from plaunch._names import suggest as suggest
     from plaunch.errors import one_line as one_line
-    from plaunch.plugin.components import find_binder as find_binder
-    from plaunch.plugin.components import find_starter as find_starter
-    from plaunch.plugin.components import find_worker_env as find_worker_env
-    from plaunch.plugin.components import find_worker_store as find_worker_store
-    from plaunch.plugin.components import notify as notify
     from plaunch.plugin.context import PluginContext as PluginContext
+    from plaunch.plugin.contributions import find_binder as find_binder
+    from plaunch.plugin.contributions import find_starter as find_starter
+    from plaunch.plugin.contributions import find_worker_env as find_worker_env
+    from plaunch.plugin.contributions import find_worker_store as find_worker_store
+    from plaunch.plugin.contributions import notify as notify
     from plaunch.plugin.extensions import create_extensions as create_extensions
     from plaunch.plugin.guard import CallLimits as CallLimits
     from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
@@ -57,7 +57,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "plaunch._names": "closest did_you_mean suggest",
         "plaunch.errors": "one_line",
-        ".components": "find_binder find_starter find_worker_env find_worker_store notify",
+        ".contributions": "find_binder find_starter find_worker_env find_worker_store notify",
         ".extensions": "create_extensions",
         ".context": "PluginContext",
         ".hookspecs": "hookimpl",

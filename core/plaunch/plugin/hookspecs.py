@@ -8,7 +8,8 @@ refused: they would run outside of the guard around each implementation.
 *Offer* hooks provide components by name. They are called at most once per launch, when a name of
 their kind is looked up, and have no parameters. *Contribution* hooks add to what a launch or the
 doctor does. An implementation of either ends the launch if it raises, or has not returned within
-ten seconds.
+ten seconds. `--dry-run` and `--doctor` create the components of a launch, too, and start none: to
+create one must change nothing.
 
 *Notification* hooks are called when something happens; their result is ignored. The agent waits at
 most one second for each implementation. One that raises, or has not returned by then, is reported
@@ -179,9 +180,9 @@ def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[st
 def plaunch_worker_binder(context: PluginContext) -> Binder | None:
     """Provide the binder, which assigns devices and processors to workers.
 
-    Called: once per launch, before its node joins the others, and by `--dry-run`. plaunch's own
-    plugin is called only if the settings have `devices`, `numa_options` or `virtual_local_rank`, or
-    one of its options is given; it then returns a binder.
+    Called: once per launch, before its node joins the others. plaunch's own plugin is called only
+    if the settings have `devices`, `numa_options` or `virtual_local_rank`, or one of its options is
+    given; it then returns a binder.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a `Binder`, or None. Two binders are an error that names both plugins. Its methods are
     called for every start of the workers.
@@ -193,7 +194,7 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
     """Provide the function that opens the workers' store, outside of the workers.
 
     Called: once per launch whose setting `worker_store` is `agent`, before its node joins the
-    others, and by `--dry-run`. plaunch's own plugin is used if no other one returns a function.
+    others. plaunch's own plugin is used if no other one returns a function.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a function that opens a `WorkerStore` for a `StoreRound`, or None. It is called on the
     node of rank 0 before the workers of each round start, and has a minute, unless the rendezvous
@@ -207,7 +208,7 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
 def plaunch_worker_starter(context: PluginContext) -> Starter | None:
     """Provide the starter, which starts worker processes instead of executing their command.
 
-    Called: once per launch, before its node joins the others, and by `--dry-run`.
+    Called: once per launch, before its node joins the others.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a `Starter`, or None. Two starters are an error that names both plugins. It begins
     before the first round and is called for every worker of every round. If it does not start a

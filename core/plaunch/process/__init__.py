@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch.process.cgroups import group_paths as group_paths
     from plaunch.process.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.children import ExitWatch as ExitWatch
+    from plaunch.process.children import Popen as Popen
     from plaunch.process.children import ProcessHandle as ProcessHandle
     from plaunch.process.components import Binder as Binder
     from plaunch.process.components import Binding as Binding
@@ -98,7 +99,7 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch.errors": "text_of_error",
         ".cgroups": "find_cpu_quota group_paths",
         ".child_failed": "ChildFailedError",
-        ".children": "ExitWatch ProcessHandle",
+        ".children": "ExitWatch Popen ProcessHandle",
         ".components": (
             "Binder Binding ContextComponents ProcessExit Returns Starter WorkerExit WorkerInfo "
             "WorkerObserver WorkerResults default_binder"

@@ -154,6 +154,33 @@ class Starter(Protocol):
             OSError: the system does not execute the program.
         """
 
+    def start_helper(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        pass_fds: Sequence[int] = (),
+    ) -> Popen | None:
+        """Start a Python program of the launcher, such as the workers' store, while workers run.
+
+        Called on the agent's loop, between `prepare` and `close`. The process leads a new session.
+
+        Args:
+            command: the interpreter, the path of the program, and its arguments.
+            env: its complete environment.
+            stdin: the descriptor of its standard input.
+            stdout: that of its standard output.
+            stderr: that of its standard error.
+            pass_fds: more descriptors, which keep their numbers.
+
+        Returns:
+            A child of this process; None makes plaunch execute the command itself, which is right
+            for a starter that has nothing loaded.
+        """
+
     def fds(self) -> Collection[int]:
         """Descriptors that a fork of the launcher must close."""
 

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
-from plaunch.plugin import (
-    RENDEZVOUS,
-    find_binder,
-    find_starter,
-    find_worker_env,
-    find_worker_store,
-)
+from plaunch.plugin import RENDEZVOUS, find_worker_env
 from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, traits_of
 from plaunch_network import parse_rendezvous_endpoint
 
@@ -28,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plaunch import LaunchConfig
-    from plaunch.cli import Invocation
+    from plaunch.cli import Invocation, LaunchComponents
     from plaunch.plugin import PluginManager
+    from plaunch.process import LogsSpecs
 
 VERSION = 1  # of the JSON format
 FREE_PORT = "<a free port>"
@@ -103,7 +98,7 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
     entrypoint, entrypoint_args = invocation.command()
     manager = invocation.create_manager()
     config, _ = invocation.configure(manager)
-    invocation.load_chosen(manager, config)
+    components = invocation.prepare(manager, config)
     return {
         "version": VERSION,
         "plaunch": __version__,
@@ -135,7 +130,7 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
             }
             for plugin in manager.selected()
         ],
-        "workers": _workers(config, entrypoint, entrypoint_args, manager),
+        "workers": _workers(config, entrypoint, entrypoint_args, manager, components),
     }
 
 
@@ -163,8 +158,8 @@ def _workers(
     entrypoint: Callable[..., Any] | str,
     entrypoint_args: list[str],
     manager: PluginManager,
+    components: LaunchComponents,
 ) -> list[dict[str, Any]]:
-    context = config.context()
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
@@ -172,14 +167,13 @@ def _workers(
         entrypoint=entrypoint,
         args=tuple(entrypoint_args),
         max_restarts=config.max_restarts,
-        worker_store="rank0" if find_worker_store(manager, context) is None else "agent",
+        worker_store=components.worker_store,
         job_id=config.job_id,
     )
     group = WorkerGroup(spec)
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     is_known = _place(group, config, is_given=traits.has_given_ranks)
-    binder = find_binder(manager, context)
-    starter = find_starter(manager, context)
+    binder, starter = components.binder, components.starter
     bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []
     for worker in group.workers:
@@ -192,7 +186,7 @@ def _workers(
             env.update(find_worker_env(manager, _described(worker), env))
         else:
             env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
-        files = _logs(config, worker)
+        files = _logs(components.logs_specs, config.run_id, worker)
         if "error_file" in files:
             env["TORCHELASTIC_ERROR_FILE"] = files["error_file"]
         args = macros.substitute(list(spec.args), str(worker.local_rank))
@@ -245,10 +239,9 @@ def _described(worker: Worker) -> WorkerInfo:
     )
 
 
-def _logs(config: LaunchConfig, worker: Worker) -> dict[str, str]:
+def _logs(specs: LogsSpecs, run_id: str, worker: Worker) -> dict[str, str]:
     """Describe where a worker's streams go; folders are created when workers start."""
-    specs = config.logs_specs
-    files = None if specs is None else specs.planned(config.run_id, worker.local_rank)
+    files = specs.planned(run_id, worker.local_rank)
     return {"decided_by": type(specs).__name__} if files is None else files
 
 

@@ -6,6 +6,8 @@ from plaunch.options import Option
 
 PLUGIN = "plaunch_devices.plugin"
 SETTINGS = ("devices", "numa_options", "virtual_local_rank")
+# Counts the devices of a name that is not a device counter.
+UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 
 
 def _devices(text: str) -> list[str]:

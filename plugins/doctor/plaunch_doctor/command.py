@@ -60,10 +60,9 @@ def run_doctor(invocation: Invocation, settings_timeout: float = SETTINGS_TIMEOU
     findings: list[Finding] = []
     if invocation.error is not None:
         findings.append(_usage(invocation.error, invocation))
-    warnings = _WarningCollector()
+    warnings = _WarningFilter()
     logger = logging.getLogger("plaunch")
-    # Warnings about the options become findings; logged, they would interrupt the report.
-    handlers, logger.handlers = logger.handlers, [warnings]
+    logger.addFilter(warnings)
     try:
         findings += resolved.prepare()
         findings += warnings.findings
@@ -89,7 +88,7 @@ def run_doctor(invocation: Invocation, settings_timeout: float = SETTINGS_TIMEOU
         )
         findings += run_checks(checks, context)
     finally:
-        logger.handlers = handlers
+        logger.removeFilter(warnings)
         if resolved.health is not None:
             resolved.health.close()
     invocation.write(_title(context) + format_findings(findings, _width(invocation.stream)))
@@ -191,8 +190,7 @@ class _ResolvedSettings:
             if taken:
                 findings.append(Finding(Status.OK, "scheduler", taken))
             self.traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
-            invocation.load_chosen(manager, config)
-            self.health = invocation.create_health_checks(manager, config)
+            self.health = invocation.prepare(manager, config).health_checks
         except PlaunchError as error:
             findings.append(_usage(error, invocation))
         else:
@@ -213,16 +211,18 @@ def _without_context(call: Callable[[], Iterable[Finding]]) -> NodeCheck:
     return lambda context: call()
 
 
-class _WarningCollector(logging.Handler):
-    """Converts logged warnings to findings."""
+class _WarningFilter(logging.Filter):
+    """Converts warnings to findings, and drops all messages: they would interrupt the report."""
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self.findings: list[Finding] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
         """Append a finding."""
-        self.findings.append(Finding(Status.WARNING, _WHAT, record.getMessage()))
+        if record.levelno >= logging.WARNING:
+            self.findings.append(Finding(Status.WARNING, _WHAT, record.getMessage()))
+        return False
 
 
 def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Finding:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
+# What runs the health checks of a launch.
+LAUNCH_HEALTH_CHECKS = "plaunch_doctor.health:LaunchHealthChecks"
+
 OPTIONS = (
     Option(
         ("--doctor",),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch_events.launch_events import EventReaders as EventReaders
     from plaunch_events.launch_events import find_event_handlers as find_event_handlers
-    from plaunch_events.launch_events import find_events as find_events
     from plaunch_events.launch_events import parse_event_conf as parse_event_conf
     from plaunch_events.launcher_history import PHASES as PHASES
     from plaunch_events.launcher_history import LauncherHistory as LauncherHistory
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".launch_events": "find_event_handlers find_events parse_event_conf",
+        ".launch_events": "EventReaders find_event_handlers parse_event_conf",
         ".launcher_history": "PHASES LauncherHistory RoundHistory WorkerRun worker_state",
         ".launcher_status": "LauncherStatus",
         ".schema": "COMMON_KEYS EventType SCHEMA",

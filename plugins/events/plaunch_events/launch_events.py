@@ -40,24 +40,27 @@ _NO_HANDLER = "null"
 _MIN_LOGGED = 1.0  # seconds of a launch that succeeded
 
 
-def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., EventPublisher]:
-    """Find the event handlers of a launch.
+class EventReaders:
+    """The event handlers of a launch, found but not created.
 
     Args:
         config: the launch; it names the handlers, with their options in `options["event_conf"]`.
         manager: the plugins of the launch.
 
-    Returns:
-        A function that creates them.
-
     Raises:
         PluginError: a handler cannot be loaded.
         UsageError: a name is unknown; an option is malformed, or of a handler that is not selected.
     """
-    conf = parse_event_conf(config.options.get("event_conf", ()))
-    found = find_event_handlers(manager, config.event_log_handler, conf)
 
-    def create_events(
+    def __init__(self, config: LaunchConfig, manager: PluginManager) -> None:
+        self._manager = manager
+        conf = parse_event_conf(config.options.get("event_conf", ()))
+        self._found = find_event_handlers(manager, config.event_log_handler, conf)
+        # Workers that are forked from this process have nothing to preload.
+        self._may_advise = config.start_method != "fork" and not config.options.get("preload")
+
+    def publish(
+        self,
         log: EventLog,
         context: PluginContext,
         create_run_dir: Callable[[], str | None],
@@ -72,16 +75,12 @@ def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., E
             UsageError: a handler cannot use its options.
         """
         queues: list[EventQueue] = []
-        if [*found] != [_NO_HANDLER]:
+        if [*self._found] != [_NO_HANDLER]:
             from plaunch_events.event_queue import create_event_queues  # if there are handlers
 
             context = replace(context, run_dir=create_run_dir())
-            queues += create_event_queues(manager, found, context)
-        # Workers that are forked from this process have nothing to preload.
-        may_advise = config.start_method != "fork" and not config.options.get("preload")
-        return EventPublisher(log, queues, extensions, may_advise=may_advise)
-
-    return create_events
+            queues += create_event_queues(self._manager, self._found, context)
+        return EventPublisher(log, queues, extensions, may_advise=self._may_advise)
 
 
 class EventPublisher:

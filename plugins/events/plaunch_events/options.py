@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from plaunch.options import Option
 
+# What a launch with readers of events calls.
+EVENT_READERS = "plaunch_events:EventReaders"
+
 OPTIONS = (
     Option(
         ("--event-conf",),

@@ -169,7 +169,7 @@ class Preloader:
         worker = self._forked.pop(0)
         try:
             fds = _find_fds(stdout, stderr, pass_fds)
-            message = self._message(local_rank, command, env, list(fds))
+            message = self._worker_message(local_rank, command, env, list(fds))
             if binding is not None:
                 binding.bind(worker.pid)
             worker.become(message, list(fds.values()))
@@ -183,10 +183,39 @@ class Preloader:
             raise
         return worker
 
-    def _message(
+    def start_helper(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        pass_fds: Sequence[int] = (),
+    ) -> ForkedProcess | None:
+        """Fork a process of the launcher; None if it has to be executed."""
+        supervisor = self._supervisor
+        server = None if supervisor is None else supervisor.find()
+        if server is None or self._command is None or self._command.interpreter[0] != command[0]:
+            return None
+        program, *arguments = command[1:]
+        fds = {0: stdin, 1: stdout, 2: stderr, **{fd: fd for fd in pass_fds}}
+        try:
+            with inheriting_orphans():
+                (helper,) = server.fork(1)
+            helper.become(
+                _message(command, arguments, env, list(fds), name="plaunch-store", helper=program),
+                list(fds.values()),
+            )
+        except (ForkServerError, BecomeError, OSError) as error:
+            self._warn(f"the store host is started afresh: {error}")
+            return None
+        return helper
+
+    def _worker_message(
         self, local_rank: int, command: Sequence[str], env: Mapping[str, str], targets: list[int]
     ) -> dict[str, object]:
-        """Return the message that makes a forked process a worker; see `server.worker.become`.
+        """Return the message that makes a forked process a worker.
 
         Raises:
             CommandError: a child of this fork server cannot run the command.
@@ -195,21 +224,8 @@ class Preloader:
         if own != self._command:
             raise CommandError("the workers run different programs")
         name = os.path.basename(own.target) or "function"
-        return {
-            "arguments": list(own.arguments),
-            "command": list(command),
-            "folder": os.getcwd(),
-            "name": f"{name[: 14 - len(str(local_rank))]}:{local_rank}",
-            "shown": {
-                JOBS_VARIABLE: env.get(JOBS_VARIABLE, ""),
-                LAUNCHER_VARIABLE: "",
-                VARIABLE: "",
-                "PYTHONPATH": env.get("PYTHONPATH", ""),
-            },
-            "targets": targets,
-            "umask": _read_umask(),
-            "variables": dict(env),
-        }
+        name = f"{name[: 14 - len(str(local_rank))]}:{local_rank}"
+        return _message(command, own.arguments, env, targets, name=name)
 
     def _fork(self, server: ForkServer, count: int) -> None:
         try:
@@ -238,6 +254,34 @@ class Preloader:
         if text not in self._warned:
             self._warned.add(text)
             logger.warning("--preload=%s: %s", ",".join(self._modules), text)
+
+
+def _message(
+    command: Sequence[str],
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    targets: list[int],
+    *,
+    name: str,
+    helper: str = "",
+) -> dict[str, object]:
+    """Return the message for a forked process; see `server.worker.become`."""
+    return {
+        "arguments": list(arguments),
+        "command": list(command),
+        "folder": os.getcwd(),
+        "helper": helper,
+        "name": name,
+        "shown": {
+            JOBS_VARIABLE: env.get(JOBS_VARIABLE, ""),
+            LAUNCHER_VARIABLE: "",
+            VARIABLE: "",
+            "PYTHONPATH": env.get("PYTHONPATH", ""),
+        },
+        "targets": targets,
+        "umask": _read_umask(),
+        "variables": dict(env),
+    }
 
 
 def _server_env(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.process import describe_exit, is_python, open_pidfd, wait_for_end
 
@@ -17,6 +17,8 @@ from plaunch_worker_store import serving
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
+
+    from plaunch.process import Popen
 
 _END_TIMEOUT = 2.0  # seconds for the host to end after SIGKILL
 _END_INTERVAL = 0.02  # seconds between two checks where there is no pidfd
@@ -58,7 +60,7 @@ class StoreHost:
     def __init__(
         self,
         interpreter: Interpreter,
-        start: Callable[..., subprocess.Popen[Any]],
+        start: Callable[..., Popen],
         listener: socket.socket,
         address: str,
         *,
@@ -70,30 +72,35 @@ class StoreHost:
         self.wants_port = False
         self._output = b""
         fd = listener.fileno()
-        self._process = start(
-            [
-                interpreter.python,
-                serving.__file__,
-                str(fd),
-                address,
-                str(listener.getsockname()[1]),
-                "lean" if is_lean else "whole",
-                str(start_timeout),
-                *interpreter.folders,
-            ],
-            interpreter.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(fd,),
-            bufsize=0,
-        )
+        stdin, self._stdin = os.pipe()  # the host ends when the second one is closed
+        self._pipe, stdout = os.pipe()
+        os.set_blocking(self._pipe, False)
+        try:
+            self._process = start(
+                [
+                    interpreter.python,
+                    serving.__file__,
+                    str(fd),
+                    address,
+                    str(listener.getsockname()[1]),
+                    "lean" if is_lean else "whole",
+                    str(start_timeout),
+                    *interpreter.folders,
+                ],
+                interpreter.environment(),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stdout,
+                pass_fds=(fd,),
+            )
+        except BaseException:
+            self._close_pipes()
+            raise
+        finally:
+            os.close(stdin)
+            os.close(stdout)
         self.pid = self._process.pid
         self._pidfd = open_pidfd(self.pid)
-        self._pipe = -1
-        if self._process.stdout is not None:
-            self._pipe = self._process.stdout.fileno()
-            os.set_blocking(self._pipe, False)
 
     def fds(self) -> list[int]:
         """Descriptors that are readable when `check` has something to do."""
@@ -112,9 +119,8 @@ class StoreHost:
     def bind(self) -> None:
         """Let it bind the port, after the launcher has closed the listener."""
         self.wants_port = False
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has exited, as `check` reports
-                self._process.stdin.write(b"\n")
+        with contextlib.suppress(BrokenPipeError):  # it has exited, as `check` reports
+            os.write(self._stdin, b"\n")
 
     def describe_end(self) -> str:
         """Describe how it ended, with its last output."""
@@ -126,21 +132,26 @@ class StoreHost:
     def close(self) -> None:
         """Kill it and wait for it, for a short time at most."""
         if self._process.poll() is None:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
-                self._wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        self._pipe = -1
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+        self._close_pipes()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
 
     def _wait(self) -> None:
+        """Reap it, unless it is stuck in the kernel."""
         until = time.monotonic() + _END_TIMEOUT
         wait_for_end(self._pidfd, _END_TIMEOUT)
-        self._process.wait(max(until - time.monotonic(), _END_INTERVAL))
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(_END_INTERVAL)
+
+    def _close_pipes(self) -> None:
+        for fd in (self._stdin, self._pipe):
+            if fd >= 0:
+                os.close(fd)
+        self._stdin = self._pipe = -1
 
     def _read(self) -> None:
         while self._pipe >= 0:
@@ -149,7 +160,8 @@ class StoreHost:
             except BlockingIOError:
                 break
             if not data:
-                self._pipe = -1  # closed with the process
+                os.close(self._pipe)
+                self._pipe = -1
                 break
             self._output += data
         for word, name in ((serving.SERVING, "is_serving"), (serving.BINDING, "wants_port")):

@@ -47,7 +47,8 @@ def main(argv: list[str]) -> None:
         sys.path[:] = folders
     if importlib.util.find_spec("torch") is None:
         sys.exit(NO_TORCH)
-    create = _load_lean() if how == "lean" else _load_whole()
+    is_loaded = "torch" in sys.modules  # in a process that a fork server has forked
+    create = _load_lean() if how == "lean" and not is_loaded else _load_whole()
     store = _serve(create, int(fd), host, int(port))
     signal.alarm(0)
     print(SERVING, flush=True)

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.errors import WorkerStoreError, WorkerStoreHostError
 from plaunch.values import Value, plain_dataclass
@@ -16,10 +16,10 @@ from plaunch_worker_store.listening import listen, own_address
 
 if TYPE_CHECKING:
     import socket
-    import subprocess
     from collections.abc import Callable, Collection
 
     from plaunch.agent import StoreRound
+    from plaunch.process import Popen
 
     from plaunch_worker_store.connection_filter import ConnectionFilter
     from plaunch_worker_store.hosting import Interpreter, StoreHost
@@ -93,7 +93,7 @@ class TorchStore:
         listener: socket.socket,
         name: str,
         find_interpreter: Callable[[], Interpreter],
-        start: Callable[..., subprocess.Popen[Any]],
+        start: Callable[..., Popen],
         *,
         bounds: StoreBounds = _BOUNDS,
         clock: Callable[[], float] = time.monotonic,

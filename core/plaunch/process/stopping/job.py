@@ -28,10 +28,10 @@ from plaunch.process.stopping.guard import GuardKeeper, is_forkable
 from plaunch.process.stopping.tree import ProcTree, make_tree
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.process.children import ExitWatch
+    from plaunch.process.children import ExitWatch, Popen
+    from plaunch.process.components import Starter
     from plaunch.process.proc import Process
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
@@ -285,8 +285,16 @@ class Reaper:
             self._job.tend()
 
     def start_helper(
-        self, command: Sequence[str], environ: Mapping[str, str], **options: Any
-    ) -> subprocess.Popen[Any]:
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        pass_fds: Sequence[int] = (),
+        starter: Starter | None = None,
+    ) -> Popen:
         """Start a helper process of the launcher, which must not outlive the launcher.
 
         It is neither a worker nor an orphan. The caller ends it; the guard does if the launcher is
@@ -295,7 +303,11 @@ class Reaper:
         Args:
             command: the program and its arguments.
             environ: its environment; secrets are removed.
-            options: more arguments of `Popen`.
+            stdin: the descriptor of its standard input.
+            stdout: that of its standard output.
+            stderr: that of its standard error.
+            pass_fds: more descriptors, which keep their numbers.
+            starter: starts it if it can; by default it is executed.
 
         Raises:
             OSError: the system does not start it.
@@ -304,12 +316,18 @@ class Reaper:
 
         if self._job is None:
             raise RuntimeError("a helper is started while there are no workers")
-        process = subprocess.Popen(
-            command,
-            env={**inheritable(environ), JOBS_VARIABLE: self._job.tags(HELPER)},
-            start_new_session=True,
-            **options,
-        )
+        env = {**inheritable(environ), JOBS_VARIABLE: self._job.tags(HELPER)}
+        fds: dict[str, Any] = {
+            "stdin": stdin,
+            "stdout": stdout,
+            "stderr": stderr,
+            "pass_fds": pass_fds,
+        }
+        process: Popen | None = None
+        if starter is not None:
+            process = starter.start_helper(command, env=env, **fds)
+        if process is None:
+            process = subprocess.Popen(command, env=env, start_new_session=True, **fds)
         self._job.add_helper(process.pid)
         return process
 

@@ -62,6 +62,9 @@ class WrappingStarter:
                 start_new_session=True,
             )
 
+    def start_helper(self, command: Sequence[str], **given: object) -> None:
+        """Let plaunch execute its own programs without the wrapper."""
+
     def fds(self) -> Collection[int]:
         """Return no descriptors."""
         return ()

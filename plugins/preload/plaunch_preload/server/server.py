@@ -12,12 +12,14 @@ import gc
 import importlib
 import importlib.util
 import os
+import runpy
 import select
 import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .fork_hazards import ForkHazards
 from .known_lines import HarmlessLines
@@ -202,6 +204,8 @@ class _Server:
                 send(own, {"error": f"{type(error).__name__}: {error}"})
                 os._exit(1)
             send(own, {"error": ""})
+        if message["helper"]:
+            _run_helper(message["helper"])
         return True
 
     def _reap(self) -> None:
@@ -237,6 +241,23 @@ class _Server:
         except BaseException as error:  # noqa: BLE001 - also SystemExit
             return f"{name} cannot be imported: {type(error).__name__}: {error}"
         return ""
+
+
+def _run_helper(program: str) -> NoReturn:
+    """Run another program than the workers', and exit as an interpreter does."""
+    code: object = 1
+    try:
+        runpy.run_path(program, run_name="__main__")
+        code = 0
+    except SystemExit as error:
+        code = error.code or 0
+    except BaseException:  # noqa: BLE001 - printed, as by an interpreter
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def _report_failed_fork(error: OSError) -> None:

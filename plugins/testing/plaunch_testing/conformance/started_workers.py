@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -85,6 +87,37 @@ class StartedWorkers(StarterSuite):
             with open(path) as file:
                 text = file.read()
             assert text == f"to {os.path.basename(path)}", f"{path} has {text!r}"
+
+    def test_a_helper_has_its_streams_and_its_environment(self) -> None:
+        """A program of the launcher is a child that leads a session, as a worker does."""
+        starter = self.begin()
+        self.form(starter)
+        command = [sys.executable, self.program, "show"]
+        env = self.environment(PLAUNCH_CONFORMANCE_HELPER="1")
+        read, write = os.pipe()
+        with open(read, "rb") as reader:
+            try:
+                helper: Any = self.call(
+                    "start_helper()",
+                    starter.start_helper,
+                    command,
+                    env=env,
+                    stdin=0,
+                    stdout=write,
+                    stderr=2,
+                )
+            finally:
+                os.close(write)
+            if helper is None:
+                pytest.skip("it lets plaunch execute programs of the launcher")
+            self.end(helper)
+            seen: dict[str, Any] = json.loads(reader.read())
+        assert seen["parent"] == os.getpid(), f"it is a child of pid {seen['parent']}"
+        assert seen["session"] == seen["pid"] == helper.pid, "it does not lead its own session"
+        assert set(seen["files"]) == {"0", "1", "2"}, f"it has {sorted(map(int, seen['files']))}"
+        wanted = {_hex(name): _hex(value) for name, value in env.items()}
+        missing = [name for name, value in wanted.items() if seen["environment"].get(name) != value]
+        assert not missing, f"variables differ: {missing}"
 
     def test_a_worker_has_the_working_folder_of_the_launcher(self) -> None:
         """It has the launcher's working folder and umask at the time of its start."""

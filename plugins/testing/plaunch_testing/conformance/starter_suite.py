@@ -88,8 +88,8 @@ class StarterSuite(PluginSuite):
 
     @pytest.fixture(autouse=True)
     def _ends(self, _surroundings: None) -> Iterator[None]:
-        self._program = os.path.join(self.folder, "worker.py")
-        with open(self._program, "w") as file:
+        self.program = os.path.join(self.folder, "worker.py")
+        with open(self.program, "w") as file:
             file.write(_PROGRAM)
         self._mark = uuid.uuid4().hex
         self._starters: list[Starter] = []
@@ -161,7 +161,7 @@ class StarterSuite(PluginSuite):
 
     def command(self, *words: str) -> list[str]:
         """Return a worker's command."""
-        return [sys.executable, "-u", self._program, *(words or ("show",))]
+        return [sys.executable, "-u", self.program, *(words or ("show",))]
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return a worker's environment."""

@@ -11,7 +11,7 @@ import pytest
 from plaunch import threads
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin import CallLimits, find_worker_env
-from plaunch.plugin.components import LaunchBinder, LaunchLogsSpecs
+from plaunch.plugin.contributions import LaunchBinder, LaunchLogsSpecs
 from plaunch.plugin.guard import CallGuard
 from plaunch.process.components import WorkerInfo
 from plaunch.process.logs import LogsDest, LogsSpecs

@@ -1,8 +1,7 @@
-"""Finds the binder, the store and the starter of a launch, and calls its components.
+"""Finds what plugins contribute to a launch: its binder, store and starter, variables of workers.
 
-Also calls the notification hooks, and merges the variables that plugins add for workers. Each
-component is created once, before the node joins the others. The agent calls some of them through
-the classes here, which limit the time.
+Also calls the notification hooks. Each component is created once, before the node joins the others.
+The agent calls some of them through the classes here, which limit the time.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
+    from plaunch.plugin.options import PluginOptions
     from plaunch.process.components import Binder, Binding, Starter, WorkerInfo
     from plaunch.process.logs import LogsDest
     from plaunch.process.streams import Streams
@@ -123,6 +123,11 @@ class LaunchLogsSpecs(LogsSpecs):
             options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
         streams: Streams = self._open_streams(dest, nprocs, **options)
         return streams
+
+
+def find_declaring(manager: PluginManager, name: str) -> PluginOptions | None:
+    """Return the plugin whose options declare `name`, such as `EVENT_READERS`, or None."""
+    return next((plugin for plugin in manager.plugin_options() if plugin.declared(name)), None)
 
 
 def find_binder(manager: PluginManager, context: PluginContext) -> Binder | None:
