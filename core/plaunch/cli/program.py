@@ -80,8 +80,13 @@ def concluded(launch: Callable[[], object]) -> int:
     return ExitCode.OK
 
 
-def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any]:
+def run(
+    argv: Sequence[str], *, plugins: Sequence[object] = (), is_introduced: bool = False
+) -> dict[int, Any]:
     """Run a command line and return each worker's value by global rank.
+
+    The line about a launch that does not succeed at once is left out if the caller has introduced
+    it (`is_introduced`).
 
     Commands such as `--help` and `--doctor` run instead of a launch, and return an empty mapping.
 
@@ -111,7 +116,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     with STDOUT.reserved(is_launch=command is None):
         try:
             if command is None:
-                return _launch(invocation)
+                return _launch(invocation, is_introduced=is_introduced)
             code = invocation.table.call(command, command.command, invocation)
         except UsageError as error:
             error.args = (invocation.name_sources(str(error)),)
@@ -121,7 +126,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     return {}
 
 
-def _launch(invocation: Invocation) -> dict[int, Any]:
+def _launch(invocation: Invocation, *, is_introduced: bool) -> dict[int, Any]:
     # Imports create no garbage; collecting it takes a twentieth of the start-up time.
     collects = gc.isenabled()
     gc.disable()
@@ -139,8 +144,12 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not STDERR.is_json else None
+    introduction: contextlib.AbstractContextManager[Callable[[], None] | None]
+    introduction = contextlib.nullcontext()
+    if not is_introduced:
+        introduction = _log_introduction(invocation.parsed(), config, filled_in)
     with (
-        _log_introduction(invocation.parsed(), config, filled_in) as started,
+        introduction as started,
         invocation.naming_plugins(),
     ):
         return launch_agent(

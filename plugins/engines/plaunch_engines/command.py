@@ -114,6 +114,7 @@ def _plan(
         job=str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job,
         count=count,
         min_nodes=low,
+        max_nodes=high,
         options=words,
         program=[str(args.training_script), *args.training_script_args],
         script=script_of(args),

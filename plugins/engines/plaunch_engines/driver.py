@@ -211,6 +211,7 @@ class JobDriver:
             self._kill_all()
         elif all(node.state is NodeState.READY for node in self._nodes):
             self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
+            self._output.say(self._plan.describe(self._job.endpoint))
             for node in self._nodes:
                 self._configure(node)
 

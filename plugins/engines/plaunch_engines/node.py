@@ -121,7 +121,7 @@ class ConnectedAgent:
         from plaunch.errors import PlaunchError, SignalException
 
         try:
-            run(arguments, plugins=[self])
+            run(arguments, plugins=[self], is_introduced=True)
         except SignalException:
             raise
         except PlaunchError as error:

@@ -37,6 +37,7 @@ class JobPlan:
         job: the name of the job in messages.
         count: the number of agents to start: nodes and spares.
         min_nodes: the smallest number of nodes with which the job runs.
+        max_nodes: the largest number.
         options: the options that the user has given for the agents.
         program: the script and its arguments.
         script: the file to check for on each node; empty if the program is not a file.
@@ -52,6 +53,7 @@ class JobPlan:
     job: str
     count: int
     min_nodes: int
+    max_nodes: int
     options: Sequence[str]
     program: Sequence[str]
     script: str
@@ -67,6 +69,16 @@ class JobPlan:
     def command(self) -> list[str]:
         """The command of each agent."""
         return [self.python, "-m", "plaunch_engines.node", self.folder, self.script]
+
+    def describe(self, endpoint: str) -> str:
+        """Return the line about the job that begins."""
+        nodes = str(self.max_nodes)
+        if self.min_nodes < self.max_nodes:
+            nodes = f"{self.min_nodes} to {nodes}"
+        spares = self.count - self.max_nodes
+        more = f", {spares} of them spare" if spares > 0 else ""
+        agents = f"{self.count} {'agent' if self.count == 1 else 'agents'}{more}"
+        return f"run id {self.job}: {nodes} nodes at {endpoint}; {agents}"
 
     def settings_of(self, index: int, address: str, endpoint: str) -> dict[str, object]:
         """Return what an agent gets: its arguments and its variables.
