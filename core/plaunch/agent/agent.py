@@ -336,8 +336,7 @@ class SimpleElasticAgent(ElasticAgent):
             result = self._components.peers.failed_result(loop.results.of_workers)
             if error is not None and not result.is_failed():
                 raise error  # of a restart after a failure elsewhere, whose verdict is not known
-            result.earlier = list(loop.results.earlier)
-            return result
+            return replace(result, earlier=list(loop.results.earlier))
         if outcome is Outcome.LEFT:
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)

@@ -69,7 +69,7 @@ class Phases:
         workers, results = self._components.workers, self._components.results
         result = workers.check()
         if result.state is WorkerState.SUCCEEDED:
-            results.of_workers = result
+            results.succeed(result)
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             group = workers.group

@@ -181,6 +181,10 @@ class Results:
                     error,
                 )
 
+    def succeed(self, result: RunResult) -> None:
+        """All workers have succeeded."""
+        self.of_workers = result
+
     def fail(self, result: RunResult) -> None:
         """Workers have failed; reported in a moment, or now if no more will be known of it."""
         self.of_workers = result
