@@ -331,7 +331,7 @@ def test_waits_of_the_agent_have_no_end():
     waiting = WaitReporter(INF, clock=lambda: 100.0)
     assert milliseconds(waiting.pause()) >= 0
     alive = LoopWatchdog(INF, clock=lambda: 100.0)
-    alive.sleeps(INF)
+    alive.before_poll(INF)
     assert alive.overdue() == 0
 
 

@@ -214,7 +214,7 @@ def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
         return {"SAID": str(said.wait(60))}
 
     monkeypatch.setattr(threads, "UNHURRIED", 0.01)
-    monkeypatch.setattr(LoopWatchdog, "waits", lambda self: said.set())
+    monkeypatch.setattr(LoopWatchdog, "touch", lambda self: said.set())
     plugin = plugin_of(plaunch_worker_env=slow)
     launch = elastic_launch(config(nproc_per_node=1), functions.environment, plugins=[plugin])
     assert launch("SAID") == {0: "True"}

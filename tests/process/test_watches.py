@@ -165,42 +165,42 @@ def watched():
 
 def test_a_hold_keeps_its_beginning(watched):
     watch, hows, clock = watched
-    assert watch.look([100, 101]) == {}
+    assert watch.sample([100, 101]) == {}
     hows[101] = "suspended"
     first = Held("suspended", clock.now, 101)
-    assert watch.look([100, 101]) == {101: first}
+    assert watch.sample([100, 101]) == {101: first}
     clock.now += 60
-    assert watch.look([101]) == {101: first}
-    assert watch.look([100]) == {}
-    assert watch.look([101]) == {101: first}
+    assert watch.sample([101]) == {101: first}
+    assert watch.sample([100]) == {}
+    assert watch.sample([101]) == {101: first}
 
 
 def test_another_hold_begins_anew(watched):
     watch, hows, clock = watched
     hows[101] = "suspended"
-    watch.look([101])
+    watch.sample([101])
     clock.now += 60
     hows[101] = "traced by gdb (pid 9)"
-    assert watch.look([101]) == {101: Held("traced by gdb (pid 9)", clock.now, 101)}
+    assert watch.sample([101]) == {101: Held("traced by gdb (pid 9)", clock.now, 101)}
     hows.clear()
-    watch.look([101])
+    watch.sample([101])
     clock.now += 60
     hows[101] = "traced by gdb (pid 9)"
-    assert watch.look([101])[101].since == clock.now
+    assert watch.sample([101])[101].since == clock.now
     hows[102] = "traced by gdb (pid 9)"
     clock.now += 60
-    assert watch.look([102])[102].since == clock.now
+    assert watch.sample([102])[102].since == clock.now
 
 
 def test_a_hold_is_noticed_without_a_query(watched):
     watch, hows, clock = watched
     hows[101] = "suspended"
-    watch.tend([101])
+    watch.sample_if_due([101])
     clock.now += 5
     seen = clock.now
-    watch.tend([101])
+    watch.sample_if_due([101])
     clock.now += 60
-    assert watch.look([101])[101].since == seen
+    assert watch.sample([101])[101].since == seen
 
 
 def test_checks_without_a_query_are_rare():
@@ -208,7 +208,7 @@ def test_checks_without_a_query_are_rare():
     watch = HoldWatch(describe=lambda pid: looks.append(pid) or "", clock=clock)
     for _ in range(100):
         clock.now += 0.5
-        watch.tend([7, 8])
+        watch.sample_if_due([7, 8])
     assert len(looks) == 20
 
 

@@ -127,15 +127,15 @@ class LoopWatchdog:
         self._last_call = clock()
         self._due = math.inf
 
-    def sleeps(self, seconds: float | None) -> None:
+    def before_poll(self, seconds: float | None) -> None:
         """Called when the loop goes to sleep for at most `seconds`; None for no timeout."""
         self._expect(math.inf if seconds is None else seconds + self.bound)
 
-    def wakes(self) -> None:
+    def after_poll(self) -> None:
         """Called when the loop wakes."""
         self._expect(self.bound)
 
-    def waits(self) -> None:
+    def touch(self) -> None:
         """Called before each of many bounded calls of plugins: the loop is alive meanwhile.
 
         A no-op before the loop has begun, and after its end.
@@ -155,9 +155,9 @@ class LoopWatchdog:
         try:
             yield
         finally:
-            self.wakes()
+            self.after_poll()
 
-    def ends(self) -> None:
+    def stop(self) -> None:
         """Called at the end of the loop."""
         self._expect(math.inf)
 
@@ -196,16 +196,16 @@ class Poller:
         poller.register(self.wake_up.fileno(), select.POLLIN)
         for fd in fds:
             poller.register(fd, select.POLLIN)
-        self.watchdog.sleeps(timeout)
+        self.watchdog.before_poll(timeout)
         poller.poll(milliseconds(timeout))
-        self.watchdog.wakes()
+        self.watchdog.after_poll()
         self.wake_up.clear()
 
     def close(self) -> None:
         """Release the descriptors; the loop has ended."""
         self.is_closed = True
         self.wake_up.close()
-        self.watchdog.ends()
+        self.watchdog.stop()
 
 
 class BackgroundCall(BoundedCall, Generic[T]):

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.components import AgentServices
@@ -17,6 +18,7 @@ from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
 from plaunch.agent.rounds import release_rendezvous, shut_down
+from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import (
     NodeExcludedError,
     PlaunchError,
@@ -71,7 +73,7 @@ class LaunchSession:
             components.logs_specs, manager.guard, manager.who_made(components.logs_specs)
         )
         backend = manager.who(RENDEZVOUS, request.config.rdzv_backend)
-        self._waiting = WaitReporter(
+        self._wait_reporter = WaitReporter(
             request.config.start_timeout,
             show=request.show,
             read=manager.guard.limit_call(backend, "describe_wait", read_wait),
@@ -171,11 +173,11 @@ class LaunchSession:
                 restart_policy=components.restart_policy,
                 health_checks=components.health_checks,
                 notify=self._notify,
-                waiting=self._waiting,
+                wait_reporter=self._wait_reporter,
                 watchdog=self._watchdog,
                 worker_env=self._worker_env,
                 binder=components.binder,
-                open_store=components.open_store,
+                open_store=components.open_store or open_default_store,
                 starter=components.starter,
                 output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
@@ -187,7 +189,7 @@ class LaunchSession:
             snapshot_of_launch,
             agent,
             handler,
-            self._waiting,
+            self._wait_reporter,
             self._watchdog,
             self._output_stats,
             self._events,
@@ -213,10 +215,11 @@ class LaunchSession:
         It does not name error files that are gone when the report is read; their content is in it.
         """
         folder = getattr(self._components.logs_specs, "temporary_dir", None)
-        for failure in result.failures.values():
+        failures = dict(result.failures)
+        for rank, failure in failures.items():
             if folder and failure.error_file.startswith(os.path.join(folder, "")):
-                failure.error_file = NOT_AVAILABLE
-        return result.error(self._request.name)
+                failures[rank] = replace(failure, error_file=NOT_AVAILABLE)
+        return replace(result, failures=failures).error(self._request.name)
 
     def _run_after_failure(self, agent: LocalElasticAgent) -> None:
         from plaunch.launch.occasions import run_after_failure  # failures only
@@ -248,7 +251,7 @@ class LaunchSession:
     # --- called by the agent ----------------------------------------------------------------------
 
     def _is_asked_to_end(self) -> bool:
-        self._watchdog.waits()
+        self._watchdog.touch()
         agent = self._agent
         return agent is not None and agent.is_asked_to_end()
 
@@ -262,7 +265,7 @@ class LaunchSession:
 
     def _notify(self, notification: Notification) -> None:
         """Add to the log what the agent does."""
-        self._watchdog.waits()
+        self._watchdog.touch()
         self._log.add(notification)
 
     def _watch_slow_stops(self, notification: Notification) -> None:
@@ -299,6 +302,6 @@ class LaunchSession:
             )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
-        self._watchdog.waits()
+        self._watchdog.touch()
         added = find_worker_env(self._manager, worker, env)
         return {**self._request.config.worker_env, **added}

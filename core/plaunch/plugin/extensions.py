@@ -143,7 +143,7 @@ class LaunchEvents(Protocol):
 def snapshot_of_launch(
     agent: LocalElasticAgent,
     handler: RendezvousHandler,
-    waiting: WaitReporter,
+    wait_reporter: WaitReporter,
     watchdog: LoopWatchdog,
     output_stats: OutputStats,
     events: LaunchEvents | None,
@@ -153,7 +153,7 @@ def snapshot_of_launch(
     Args:
         agent: the agent.
         handler: the rendezvous handler.
-        waiting: describes what the handler waits for.
+        wait_reporter: describes what the handler waits for.
         watchdog: of the agent's loop.
         output_stats: counts the workers' output.
         events: counts lost events; None if the launch makes no events.
@@ -161,7 +161,7 @@ def snapshot_of_launch(
     snapshot = agent.snapshot()
     return replace(
         snapshot,
-        waits_for=snapshot.waits_for or ("" if snapshot.pids else waiting.describe(handler)),
+        waits_for=snapshot.waits_for or ("" if snapshot.pids else wait_reporter.describe(handler)),
         overdue=watchdog.overdue(),
         patience=watchdog.patience(),
         output=output_stats.counts(),

@@ -275,7 +275,9 @@ def plaunch_before_stop(group: GroupInfo, cause: str) -> None:
 def plaunch_worker_exited(group: GroupInfo, exit: WorkerExit) -> None:
     """Notify that one worker has exited.
 
-    Called: once for every worker that was started, in the order in which the agent noticed exits.
+    Called: once for every worker that was started, in the order in which the agent noticed exits;
+    after a failure, when the other workers have been stopped and the failure is complete. The event
+    `plaunch.worker.exited` does not wait for that.
     Parameters: `group`, this agent's worker group; `exit`, the worker, its exit code (negative for
     a signal), whether the agent stopped it, and its failure if it failed.
     """

@@ -297,10 +297,10 @@ class WorkerObserver(Protocol):
     Called on the thread that uses the context. The methods must neither raise nor block.
     """
 
-    def worker_ended(self, exit: WorkerExit) -> None:
+    def on_exit(self, exit: WorkerExit) -> None:
         """A worker has just ended. The last lines of its failure are not known yet."""
 
-    def stop_stepped(self, step: StopStep) -> None:
+    def on_stop_step(self, step: StopStep) -> None:
         """The stop sequence has taken a step."""
 
 

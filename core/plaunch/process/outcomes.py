@@ -86,6 +86,8 @@ class WorkerOutcomes:
         self._stopped_ranks: frozenset[int] = frozenset()
         self._old_files: dict[int, _FileState | None] = {}
         self._memory: OutOfMemoryWatch | None = None
+        self._began = 0.0  # in seconds since the epoch
+        self._signals: dict[int, tuple[int, str]] = {}  # by local rank: the last one, and why
 
     def begin(self, memory: OutOfMemoryWatch) -> None:
         """Record the state of the error files before the first worker starts.
@@ -94,6 +96,7 @@ class WorkerOutcomes:
             memory: notices kills for lack of memory from now on.
         """
         self._memory = memory
+        self._began = time.time()
         # A logs spec may use a file again that has the report of an earlier worker.
         self._old_files = {rank: self._find_error_file(rank) for rank in range(self._nprocs)}
 
@@ -121,6 +124,11 @@ class WorkerOutcomes:
             if not (self._has_reported(rank) or self._results.has_returned(rank))
         )
 
+    def note_signal(self, local_rank: int, signum: signal.Signals, reason: str) -> None:
+        """Record why a signal is sent to a worker, for its failure; nothing without a reason."""
+        if reason:
+            self._signals[local_rank] = signum, reason
+
     def note(self, local_rank: int) -> WorkerExit:
         """Record the exit of a worker that has ended."""
         pid, exitcode = self.workers[local_rank].pid, self.workers[local_rank].poll()
@@ -143,9 +151,10 @@ class WorkerOutcomes:
             return seen
         # The exit code of a failure is never 0, whatever the worker ended with.
         failure = self._failure(local_rank, exitcode or 1)
-        failure.message = problem or failure.message
+        if problem:
+            failure = replace(failure, message=problem)
         if exitcode == -signal.SIGKILL and self._memory is not None:
-            failure.oom_killed = self._memory.has_killed()
+            failure = replace(failure, oom_killed=self._memory.has_killed())
         _log.debug(
             "%s %d (pid %d) failed: %s", self._name, local_rank, pid, failure.describe_exit()
         )
@@ -162,8 +171,7 @@ class WorkerOutcomes:
             return
         for rank, each in self.exits.items():
             if each.stopped and each.exitcode:
-                failure = self._failure(rank, each.exitcode)
-                failure.timestamp = each.timestamp
+                failure = replace(self._failure(rank, each.exitcode), timestamp=each.timestamp)
                 self.exits[rank] = replace(each, failure=failure)
 
     def all_failures(self) -> dict[int, ProcessFailure]:
@@ -201,10 +209,14 @@ class WorkerOutcomes:
             stdouts: the files that stdout was redirected to, by local rank.
             stderrs: the same for stderr.
         """
-        failures = self.all_failures()
-        for rank, failure in failures.items():
-            failure.last_lines = last_lines(streams, rank)
-            failure.is_shown = is_shown(streams, rank)
+        failures = {
+            rank: replace(
+                failure, last_lines=last_lines(streams, rank), is_shown=is_shown(streams, rank)
+            )
+            for rank, failure in self.all_failures().items()
+        }
+        for rank in failures.keys() & self.exits.keys():
+            self.exits[rank] = replace(self.exits[rank], failure=failures[rank])
         stopped = self.stopped()
         are_successes = self.are_successes() and not stopped
         values = self._results.values(self._nprocs) if are_successes else {}
@@ -222,13 +234,21 @@ class WorkerOutcomes:
                 stack.callback(worker.release)
 
     def _failure(self, local_rank: int, exitcode: int) -> ProcessFailure:
-        return ProcessFailure(
-            local_rank=local_rank,
-            pid=self.workers[local_rank].pid,
-            exitcode=exitcode,
-            error_file=self._error_files.get(local_rank, ""),
+        pid = self.workers[local_rank].pid
+        rank = self._worker_info(local_rank, pid).global_rank
+        failure = ProcessFailure(
+            local_rank,
+            pid,
+            exitcode,
+            self._error_files.get(local_rank, ""),
+            global_rank=rank if rank >= 0 else None,
             log_files=self._log_files(local_rank),
         )
+        failure = replace(failure, lifetime=max(failure.timestamp - self._began, 0.0))
+        signum, why = self._signals.get(local_rank, (0, ""))
+        if not why or failure.has_reply or exitcode not in (-signum, 128 + signum):
+            return failure
+        return replace(failure, message=f"{failure.exit_sentence()}: {why}", reason=why)
 
     def _has_reported(self, local_rank: int) -> bool:
         """Whether a running worker has failed: it reported an exception, or sent an invalid result.

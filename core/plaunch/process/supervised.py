@@ -135,8 +135,9 @@ class SupervisedContext(PContext):
         fd = None if self._opened is None else self._opened.watch.fileno()
         return None if fd is None else [fd]
 
-    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
-        """Send a signal to one worker only; does nothing if it has ended."""
+    def send_signal(self, local_rank: int, signum: signal.Signals, reason: str = "") -> None:
+        """Send a signal to one worker, unless it has ended; the reason is for its failure."""
+        self._outcomes.note_signal(local_rank, signum, reason)
         self._outcomes.workers[local_rank].send_signal(signum)
 
     def take_exits(self) -> list[WorkerExit]:
@@ -196,7 +197,7 @@ class SupervisedContext(PContext):
         fds += () if starter is None else (*starter.fds(),)
         return guard_fd, [fd for fd in fds if fd != guard_fd]
 
-    # --- start, look, stop ------------------------------------------------------------------------
+    # --- start, check, stop -----------------------------------------------------------------------
 
     def _start(self) -> None:
         restore_sigchld()
@@ -274,8 +275,8 @@ class SupervisedContext(PContext):
             seconds = _LONGEST_WAIT if remaining is None else min(remaining, _LONGEST_WAIT)
             self._opened.watch.wait(seconds)
 
-    def look(self) -> RunProcsResult | None:
-        """The state of the workers, as known now; neither waits nor stops anything.
+    def check(self) -> RunProcsResult | None:
+        """Return the state of the workers; neither waits nor stops anything.
 
         Returns:
             None while some run and none has failed. Else the result so far: after a failure, others
@@ -327,14 +328,14 @@ class SupervisedContext(PContext):
                 death_sig=death_sig,
                 grace=timeout,
                 abandoned=self._abandoned,
-                on_step=None if observer is None else observer.stop_stepped,
+                on_step=None if observer is None else observer.on_stop_step,
             )
         stop = Stop(
             sequence=sequence,
             job=opened.job,
             watch=opened.watch,
             output=opened.output,
-            look=self._look_at_ended,
+            look=self._reap_ended,
             release=self._end_stop,
             lock=self._lock,
         )
@@ -344,12 +345,12 @@ class SupervisedContext(PContext):
 
     def _poll(self) -> RunProcsResult | None:
         with self._lock:
-            if self._result is None and self.look() is not None:
+            if self._result is None and self.check() is not None:
                 try:
                     self.close()
                 finally:
                     self.fail_stopped()
-                    self._result = self.look()
+                    self._result = self.check()
             return self._result
 
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
@@ -365,9 +366,9 @@ class SupervisedContext(PContext):
         for rank in watch.ended():
             seen = self._outcomes.note(rank)
             if self._observer is not None:
-                self._observer.worker_ended(seen)
+                self._observer.on_exit(seen)
 
-    def _look_at_ended(self) -> list[int]:
+    def _reap_ended(self) -> list[int]:
         """Record exits and reap the workers that have ended; the local ranks of the others."""
         self._note_exits(self._begun().watch)
         self._outcomes.reap()
@@ -375,7 +376,7 @@ class SupervisedContext(PContext):
 
     def _end_stop(self, stuck: dict[int, list[int]], orphans: list[int]) -> None:
         """Release everything at the end of a stop; raise if processes are still there."""
-        self._look_at_ended()
+        self._reap_ended()
         self._is_closed = True
         self._begun().resources.close()
         if stuck or orphans:

@@ -18,7 +18,7 @@ from plaunch.process.proc import PROC, find_field, read_name, read_proc, read_st
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-_PERIOD = 5.0  # seconds between two samples of `tend`
+_PERIOD = 5.0  # seconds between two samples of `sample_if_due`
 
 
 class Held(NamedTuple):
@@ -59,19 +59,19 @@ class HoldWatch:
         self._describe = describe_hold if describe is None else describe
         self._clock = clock
         self._wall_clock = wall_clock
-        self._looked_at = clock()
+        self._sampled_at = clock()
         self._held: dict[int, Held] = {}  # by process
         self._lock = threading.Lock()
 
-    def tend(self, pids: Collection[int]) -> None:
+    def sample_if_due(self, pids: Collection[int]) -> None:
         """Sample these processes if five seconds have passed; the agent's loop calls it."""
         now = self._clock()
-        if now - self._looked_at >= _PERIOD:
-            self._looked_at = now
-            self.look(pids)
+        if now - self._sampled_at >= _PERIOD:
+            self._sampled_at = now
+            self.sample(pids)
 
-    def look(self, pids: Collection[int]) -> dict[int, Held]:
-        """What holds these processes now, by process id; those that may run are missing."""
+    def sample(self, pids: Collection[int]) -> dict[int, Held]:
+        """Return what holds these processes now, by process id, without those that may run."""
         with self._lock:
             for pid in pids:
                 how, known = self._describe(pid), self._held.pop(pid, None)
@@ -144,7 +144,7 @@ class UninterruptibleWatch:
         self._find_state = read_state if find_state is None else find_state
         self._clock = clock
         self._period = min(timeout / _SAMPLES_PER_TIMEOUT, _LONGEST_PERIOD)
-        self._looked_at = -math.inf
+        self._sampled_at = -math.inf
         self._since: dict[int, float] = {}
 
     def find_stuck(self, pids: Mapping[int, int]) -> dict[int, float]:
@@ -156,9 +156,9 @@ class UninterruptibleWatch:
             pids: the process ids of the workers that have not ended, by local rank.
         """
         now = self._clock()
-        if now - self._looked_at < self._period:
+        if now - self._sampled_at < self._period:
             return {}
-        self._looked_at = now
+        self._sampled_at = now
         asleep = [pid for pid in pids.values() if self._find_state(pid) == "D"]
         self._since = {pid: self._since.get(pid, now) for pid in asleep}
         return {

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousClosedError, UsageError
-from plaunch.rendezvous import ChangeKind, MembershipChange, RendezvousHandler
+from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange, RendezvousHandler
 from plaunch_network import HeldPort
 
 from plaunch_membership.agent_requests import AgentRequests
@@ -181,7 +181,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
         verdict = self._news.verdict
         is_closed = self._has_closed or self._is_over
-        if verdict is not None and verdict.outcome != "closed" and not is_closed:
+        if verdict is not None and verdict.outcome is not JobOutcome.CLOSED and not is_closed:
             # Other nodes read the verdict in the store.
             self._agent.finish()
             self.threads.stop(min(self._timing.close_timeout, FAREWELL))
@@ -349,7 +349,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def end_job(self, reason: str) -> None:
         """End the job on all nodes, for a reason; see `JobRendezvous`."""
-        self._agent.close(reason, "stopped")
+        self._agent.close(reason, JobOutcome.STOPPED)
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Announce that this node leaves; see `JobRendezvous`."""

@@ -66,9 +66,9 @@ class PolledWorkers:
         self._workers.start()
         self._is_running = True
 
-    def look(self) -> RunResult:
-        """The state of the workers, as `_monitor_workers` returns it."""
-        result: RunResult = self._workers.look()
+    def check(self) -> RunResult:
+        """Return the state of the workers, as `_monitor_workers` returns it."""
+        result: RunResult = self._workers.check()
         self._is_running = result.state is not WorkerState.SUCCEEDED
         return result
 
@@ -123,8 +123,8 @@ class UnknownWorkers:
         """Return no pids: a starter has forked none."""
         return ()
 
-    def look(self) -> RunResult:
-        """The state of the workers, as `_monitor_workers` returns it."""
+    def check(self) -> RunResult:
+        """Return the state of the workers, as `_monitor_workers` returns it."""
         return self._agent._monitor_workers(self.group)
 
     def exit_fds(self) -> Sequence[int]:
@@ -134,7 +134,7 @@ class UnknownWorkers:
     def due(self) -> None:
         """Only the next poll is due."""
 
-    def tend(self) -> None:
+    def tend_store(self) -> None:
         """Do nothing: they host no store."""
 
     def begin_clearing(self) -> None:

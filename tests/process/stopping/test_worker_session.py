@@ -113,7 +113,7 @@ def test_a_hold_is_described_with_its_time(start):
     how = {program.pid: "traced by gdb (pid 7)"}
     holds = HoldWatch(describe=how.get, wall_clock=lambda: 0.0)
     session = session_of(program, holds=holds)
-    (held,) = holds.look([program.pid]).values()
+    (held,) = holds.sample([program.pid]).values()
     assert session.describe_hold() == str(held)
     assert re.fullmatch(r"traced by gdb \(pid 7\) since \d\d:\d\d:00", str(held))
     how[program.pid] = ""

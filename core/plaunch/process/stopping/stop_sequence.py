@@ -95,7 +95,7 @@ class WorkerSession:
 
     def describe_hold(self) -> str:
         """What keeps the worker from handling signals, and since when; empty if nothing does."""
-        return str(self._holds.look([self.pid]).get(self.pid, ""))
+        return str(self._holds.sample([self.pid]).get(self.pid, ""))
 
     def kill(self) -> set[int]:
         """Send SIGKILL to the worker and to everything that it started.

@@ -288,23 +288,19 @@ def _read(
     metadata = event.metadata
     path = path_of(local_rank, "error.json") if metadata["error_file"] and local_rank >= 0 else ""
     exitcode, pid = metadata["exit_code"], metadata["worker_pid"]
-    failure = ProcessFailure(
+    return ProcessFailure(
         local_rank,
         pid if isinstance(pid, int) else -1,
         exitcode if isinstance(exitcode, int) else -1,
         path,
+        message=str(metadata["message"] or ""),
+        timestamp=event.timestamp,
         last_lines=str(metadata["last_lines"] or "").splitlines(),
         global_rank=rank,
         host=str(metadata["failed_host"]),
         log_files=_find_logs(local_rank, path_of),
+        known_place=str(metadata.get("place") or ""),
     )
-    if place := metadata.get("place"):
-        failure.place = str(place)
-    if not failure.has_reply:
-        failure.timestamp = event.timestamp
-        if metadata["message"]:
-            failure.message = str(metadata["message"])
-    return failure
 
 
 def _find_logs(local_rank: int, path_of: Callable[[int, str], str]) -> list[str]:
