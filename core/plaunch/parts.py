@@ -3,8 +3,8 @@
 `BUILT_IN` lists what a launch cannot do without. All other parts are optional: the comment on each
 says what a launch does if its folder is not installed. Components that users choose by name, such
 as rendezvous backends, are not here: they are found as any plugin. So is what runs beside an agent
-or after it: extensions, and what modules with options declare with `AFTER_FAILURE` and
-`ON_SLOW_STOP`.
+or after it: extensions, and what modules with options declare with `AFTER_FAILURE`, `ON_RESTART`
+and `ON_SLOW_STOP`.
 """
 
 from __future__ import annotations
