@@ -457,7 +457,7 @@ def test_the_times_of_a_restart(recorder, clock, caplog, reply, noticing):
     end = notifications.WorkerExitSeen(GROUP, exit_)
     stops = notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED)
     again = [*another_round("rank 3 failed"), notifications.WorkersStarted(replace(GROUP, round=1))]
-    recorder.log.subscribe(EventPublisher(recorder.log, [], [], may_advise=False))
+    recorder.log.subscribe(EventPublisher(recorder.log, [], []).handle_notification)
     for at, recorded in [*[(101, one) for one in START], (111, end), (111, stops)]:
         clock.now = at
         recorder.add(recorded)

@@ -157,6 +157,7 @@ class LogEntry(NamedTuple):
 class EventLog:
     """The notifications of one launch, in order, with their times.
 
+    The events that handlers and extensions get are made from it (`plaunch_events.EventStream`).
     A listener is called with each notification as it is added; a late reader calls `since` when it
     likes. The log keeps the first and the last notifications.
 

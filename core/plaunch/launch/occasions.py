@@ -1,4 +1,4 @@
-"""What plugins do though none of their options is given: after a failure, and at a slow stop.
+"""What plugins do though none of their options is given: at a restart, a slow stop, a failure.
 
 A module that declares options names the class or function for an occasion, which is imported at
 that occasion. So a launch without it pays nothing.
@@ -56,23 +56,24 @@ def run_after_failure(
         item.end()
 
 
-def watch_slow_stops(manager: PluginManager, context: PluginContext) -> list[Notify]:
-    """Create the listeners that plugins with options name with `ON_SLOW_STOP`.
+def create_listeners(manager: PluginManager, context: PluginContext, occasion: str) -> list[Notify]:
+    """Create the listeners that plugins with options name with `ON_RESTART` or `ON_SLOW_STOP`.
 
     One that cannot be created, or fails, is logged and not called again.
     """
     return [
-        _SlowStopListener(plugin.who, partial(_create, path, context))
+        _OccasionListener(plugin.who, occasion, partial(_create, path, context))
         for plugin in manager.plugin_options()
-        if (path := plugin.declared("ON_SLOW_STOP"))
+        if (path := plugin.declared(occasion))
     ]
 
 
-class _SlowStopListener:
+class _OccasionListener:
     """Passes notifications to a listener of a plugin, which is created at the first one."""
 
-    def __init__(self, who: str, create: partial[Any]) -> None:
+    def __init__(self, who: str, occasion: str, create: partial[Any]) -> None:
         self._who = who
+        self._occasion = occasion
         self._create = create
         self._listen: Notify | None = None
         self._is_off = False
@@ -81,7 +82,7 @@ class _SlowStopListener:
         if self._is_off:
             return
         try:
-            bounded_call(self._who, "ON_SLOW_STOP", partial(self._call, notification), STOP_BOUND)
+            bounded_call(self._who, self._occasion, partial(self._call, notification), STOP_BOUND)
         except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
             self._is_off = True
             logger.warning("%s; it is not called again", error)

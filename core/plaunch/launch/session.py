@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.components import AgentServices
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.messages import WaitReporter, read_wait
-from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
+from plaunch.agent.notifications import BeforeRendezvous, BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
 from plaunch.agent.rounds import release_rendezvous, shut_down
-from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import (
     NodeExcludedError,
     PlaunchError,
@@ -34,7 +33,7 @@ from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.worker import RunResult
@@ -84,7 +83,6 @@ class LaunchSession:
         self._result: RunResult | None = None
         self._leaves = False  # whether the job may continue without this node
         self._has_succeeded = False
-        self._slow_stops: list[Notify] | None = None  # None before the first slow stop
 
     def run(self) -> dict[int, Any]:
         """Run the workers; the value of each by global rank.
@@ -109,7 +107,7 @@ class LaunchSession:
     def _subscribe(self) -> None:
         """Subscribe what reads the log of the launch, in the order of the calls."""
         components, config, log = self._components, self._request.config, self._log
-        log.subscribe(self._watch_slow_stops)
+        log.subscribe(_Occasion("ON_SLOW_STOP", _is_slow_stop, self._create_listeners).handle)
         log.subscribe(self._release_threads)
         log.subscribe(functools.partial(notify, self._manager))
         if components.publish_events is not None:
@@ -119,7 +117,8 @@ class LaunchSession:
                 lambda: self._logs_specs.create_run_dir(config.run_id),
                 [item for item in components.extensions if item.takes_events],
             )
-            log.subscribe(self._events)
+            log.subscribe(self._events.handle_notification)
+        log.subscribe(_Occasion("ON_RESTART", _is_restart, self._create_listeners).handle)
         if self._request.forks_workers:
             log.subscribe(self._rest_threads)
 
@@ -177,7 +176,7 @@ class LaunchSession:
                 watchdog=self._watchdog,
                 worker_env=self._worker_env,
                 binder=components.binder,
-                open_store=components.open_store or open_default_store,
+                open_store=components.open_store,
                 starter=components.starter,
                 output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
@@ -268,16 +267,10 @@ class LaunchSession:
         self._watchdog.touch()
         self._log.add(notification)
 
-    def _watch_slow_stops(self, notification: Notification) -> None:
-        """Pass on notifications from the first stop on in which workers do not end at once."""
-        if self._slow_stops is None:
-            if not (isinstance(notification, Stopping) and notification.step.step == "waiting"):
-                return
-            from plaunch.launch.occasions import watch_slow_stops  # most workers end at once
+    def _create_listeners(self, occasion: str) -> list[Notify]:
+        from plaunch.launch.occasions import create_listeners  # most launches have no occasion
 
-            self._slow_stops = watch_slow_stops(self._manager, self._components.context)
-        for listen in self._slow_stops:
-            listen(notification)
+        return create_listeners(self._manager, self._components.context, occasion)
 
     def _release_threads(self, notification: Notification) -> None:
         """Let plugins use the processors, which they leave to the start of workers."""
@@ -305,3 +298,34 @@ class LaunchSession:
         self._watchdog.touch()
         added = find_worker_env(self._manager, worker, env)
         return {**self._request.config.worker_env, **added}
+
+
+class _Occasion:
+    """Passes notifications to the listeners for an occasion, from the first on that begins it."""
+
+    def __init__(
+        self,
+        name: str,
+        begins: Callable[[Notification], bool],
+        create: Callable[[str], list[Notify]],
+    ) -> None:
+        self._name = name
+        self._begins = begins
+        self._create = create
+        self._listeners: list[Notify] | None = None
+
+    def handle(self, notification: Notification) -> None:
+        if self._listeners is None:
+            if not self._begins(notification):
+                return
+            self._listeners = self._create(self._name)
+        for listen in self._listeners:
+            listen(notification)
+
+
+def _is_slow_stop(notification: Notification) -> bool:
+    return isinstance(notification, Stopping) and notification.step.step == "waiting"
+
+
+def _is_restart(notification: Notification) -> bool:
+    return isinstance(notification, BeforeRendezvous) and notification.group.round >= 0

@@ -133,7 +133,7 @@ class LaunchEvents(Protocol):
     def dropped(self) -> Mapping[str, int]:
         """How many events were lost, by the name of the reader."""
 
-    def __call__(self, notification: Notification) -> None:
+    def handle_notification(self, notification: Notification) -> None:
         """Create the events of `notification`; blocks only at a fork and at the last one."""
 
     def start(self, extension: Any) -> None:

@@ -65,7 +65,9 @@ class ControlExtension:
         """Start to listen."""
 
         def answer_stacks(call: str) -> None:
-            self._find_service(control).stacks.answer_call(call)
+            page = self._find_service(control).stacks_page
+            if page is not None:
+                page.stacks.answer_call(call)
 
         def answer_status(call: str) -> None:
             self._find_service(control).nodes.answer_call(call)
@@ -97,8 +99,8 @@ class ControlExtension:
         self._end_opening()
         if self._server is not None:
             self._server.rest()
-        if self._service is not None:
-            self._service.stacks.rest()
+        if self._service is not None and self._service.stacks_page is not None:
+            self._service.stacks_page.stacks.rest()
 
     def release(self) -> None:
         """Start to listen; also after `rest`."""

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch import hookimpl
+from plaunch.agent import collect_published
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
 
 from plaunch_hang.stacks.files import log_stacks, only_alive, workers_of
 from plaunch_hang.stacks.grouping import group as group_ranks
 from plaunch_hang.stacks.grouping import merge
-from plaunch_hang.stacks.job_query import collect_published
 from plaunch_hang.stacks.records import dump_groups, load_groups
 from plaunch_hang.stacks.taking import take
 

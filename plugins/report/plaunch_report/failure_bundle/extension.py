@@ -50,7 +50,7 @@ class FailureBundles:
         self._folder = folder
         self._which = which
         self._write = write
-        self._history = FailureHistory(context.run_id)
+        self._history = FailureHistory()
         self._end: Event | None = None
         self._threads: list[threading.Thread] = []
 
