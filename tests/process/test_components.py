@@ -97,5 +97,5 @@ def test_an_exit_can_become_a_failure_after_the_stop(start):
     context.fail_stopped()
     (seen,) = context.take_exits()
     assert (seen.exitcode, seen.stopped) == (-signal.SIGTERM, True)
-    assert seen.failure is context.look().failures[0]
+    assert seen.failure is context.check().failures[0]
     assert observer.exits[0].failure is None

@@ -271,7 +271,7 @@ class SimpleElasticAgent(ElasticAgent):
     def held(self) -> dict[int, Held]:
         """What holds workers that cannot run now, by global rank, and since when; thread-safe."""
         pids = self.snapshot().pids
-        found = self._workers.holds.look(pids.values())
+        found = self._workers.holds.sample(pids.values())
         return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def is_asked_to_end(self) -> bool:

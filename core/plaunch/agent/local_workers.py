@@ -19,7 +19,7 @@ from plaunch.process.outcomes import RunProcsResult
 from plaunch.process.proc import describe_process
 from plaunch.process.stopping.job import Reaper
 from plaunch.process.streams import OutputStats
-from plaunch.process.watches import HoldWatch, UninterruptibleWatch
+from plaunch.process.watches import HeldProcesses, UninterruptibleWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -69,7 +69,7 @@ class LocalWorkers:
     ) -> None:
         self.group = group
         self.is_final = False
-        self.holds = HoldWatch()  # of the workers of this round
+        self.holds = HeldProcesses()  # of the workers of this round
         self.context: SupervisedContext | None = None
         self.reaper = Reaper(keep_daemons=services.keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
@@ -114,7 +114,7 @@ class LocalWorkers:
             start: creates and starts their context.
         """
         with self._lock:
-            self.holds = HoldWatch()
+            self.holds = HeldProcesses()
             self._exits = ExitReporter(self._notifier)
             self._reasons.clear()
             self._others = {}
@@ -137,7 +137,7 @@ class LocalWorkers:
 
     def forked(self) -> Collection[int]:
         """The local ranks that the starter has started."""
-        return () if self.context is None else self.context.started_by_starter
+        return () if self.context is None else self.context.from_starter()
 
     def look(self) -> RunResult:
         """The state of the workers, as the agent finds it."""
@@ -149,11 +149,11 @@ class LocalWorkers:
             if self.context is None:
                 return RunResult(WorkerState.UNKNOWN)
             lost = self._store.tend()
-            result = self.context.look()
+            result = self.context.check()
             if result is not None and result.stopped and not result.failures:
                 # Not stopped by the loop, which monitors running workers only.
                 self.context.fail_stopped()
-                result = self.context.look()
+                result = self.context.check()
             if result is None:
                 # After a failure, all exits are reported at the end of the stop.
                 self._exits.report(self.context.take_exits())
@@ -215,7 +215,7 @@ class LocalWorkers:
         if self._stop_closes_store:
             self._store.close()
         if self.context is not None:
-            self.context.look()  # completes the failures
+            self.context.check()  # completes the failures
             self._exits.report(self.context.take_exits())
         if self._unkillable is not None:
             # Even if the worker has ended since: the host may be about to fail.
@@ -253,7 +253,7 @@ class LocalWorkers:
 
     def stopped_result(self) -> RunResult | None:
         """The result so far."""
-        result = None if self.context is None else self.context.look()
+        result = None if self.context is None else self.context.check()
         return None if result is None else self._result(result)
 
     def streams(self) -> Streams | None:

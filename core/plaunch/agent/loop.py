@@ -115,7 +115,7 @@ class Loop:
         """Take a snapshot; it is replaced as a whole, since other threads read it."""
         state, workers = self._status.state, self._components.workers
         pids = workers.pids()
-        workers.holds.tend(pids.values())
+        workers.holds.sample_if_due(pids.values())
         ranks = [worker.global_rank for worker in workers.group.workers]
         stdouts, stderrs = workers.log_files()
         succeeded = workers.succeeded()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plaunch.process.cgroups import find_cpu_quota as find_cpu_quota
     from plaunch.process.cgroups import group_paths as group_paths
     from plaunch.process.child_failed import ChildFailedError as ChildFailedError
+    from plaunch.process.children import ExitPoller as ExitPoller
     from plaunch.process.children import ExitWatch as ExitWatch
     from plaunch.process.children import ProcessHandle as ProcessHandle
     from plaunch.process.components import Binder as Binder
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from plaunch.process.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.tracebacks import Raised as Raised
     from plaunch.process.watches import Held as Held
+    from plaunch.process.watches import HeldProcesses as HeldProcesses
     from plaunch.process.watches import HoldWatch as HoldWatch
     from plaunch.process.watches import describe_hold as describe_hold
 
@@ -98,7 +100,7 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch.errors": "text_of_error",
         ".cgroups": "find_cpu_quota group_paths",
         ".child_failed": "ChildFailedError",
-        ".children": "ExitWatch ProcessHandle",
+        ".children": "ExitPoller ExitWatch ProcessHandle",
         ".components": (
             "Binder Binding ContextComponents ProcessExit Returns Starter WorkerExit WorkerInfo "
             "WorkerObserver WorkerResults default_binder"
@@ -124,6 +126,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams": "OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",
         ".tracebacks": "Raised",
-        ".watches": "Held HoldWatch describe_hold",
+        ".watches": "Held HeldProcesses HoldWatch describe_hold",
     },
 )

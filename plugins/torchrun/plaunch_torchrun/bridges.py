@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from plaunch.plugin import RendezvousFactory
+    from plaunch.process import Sink
 
 _PROCESS_API = "torch.distributed.elastic.multiprocessing.api"
 _RENDEZVOUS_API = "torch.distributed.elastic.rendezvous.api"
@@ -79,12 +80,15 @@ class TorchLogsSpecs(LogsSpecs):
     def __init__(self, specs: Any, *settings: Any) -> None:
         super().__init__(*settings)
         self._specs = specs
-        if hasattr(specs, "open_sink"):  # an extension of plaunch
-            self.open_sink = specs.open_sink  # type: ignore[method-assign]
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Call the object, and convert its result."""
         return _read_dest(self._specs.reify(envs))
+
+    def open_sink(self, local_rank: int, stream: str) -> Sink | None:
+        """Open the object's sink, if it has this extension of plaunch."""
+        open_its: Callable[..., Sink | None] | None = getattr(self._specs, "open_sink", None)
+        return None if open_its is None else open_its(local_rank, stream)
 
     @property
     def root_log_dir(self) -> str | None:
@@ -142,7 +146,7 @@ def _read_dest(dest: Any) -> LogsDest:
 
 
 def _teed(paths: Mapping[int, Any]) -> dict[int, str]:
-    """The streams to tee; torch uses `/dev/null` for every rank if there are no files."""
+    """Return the streams to tee; torch uses `/dev/null` for every rank if there are no files."""
     given = _paths({rank: path for rank, path in paths.items() if path is not None})
     return {rank: path for rank, path in given.items() if path != os.devnull}
 
@@ -217,7 +221,7 @@ class BridgedRendezvous(RendezvousHandler):
         return f"BridgedRendezvous({self._handler!r})"
 
     def get_backend(self) -> str:
-        """The name of the backend."""
+        """Return the name of the backend."""
         return str(self._handler.get_backend())
 
     @property
@@ -259,12 +263,12 @@ class BridgedRendezvous(RendezvousHandler):
             self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait to be admitted."""
+        """Return how many nodes wait to be admitted."""
         with _translated(self._who):
             return int(self._handler.num_nodes_waiting())
 
     def get_run_id(self) -> str:
-        """The id of the job."""
+        """Return the id of the job."""
         return str(self._handler.get_run_id())
 
     def shutdown(self) -> bool:
