@@ -7,8 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from plaunch.process import LogsDest, OutputCounts, find_run_dir, start_processes
-from plaunch.process.logs import read_dest
+from plaunch.process import LogsDest, OutputCounts, find_run_dir, read_dest, start_processes
 
 from helpers.logs_specs import NoFiles
 from helpers.waiting import BOUND

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
     from plaunch.process.logs import find_run_dir as find_run_dir
+    from plaunch.process.logs import read_dest as read_dest
     from plaunch.process.logs import remove_temporary as remove_temporary
     from plaunch.process.logs import to_map as to_map
     from plaunch.process.marks import JOBS_VARIABLE as JOBS_VARIABLE
@@ -112,7 +113,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failure": (
             "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"
         ),
-        ".logs": "LogsDest LogsSpecs Std find_run_dir remove_temporary to_map",
+        ".logs": "LogsDest LogsSpecs Std find_run_dir read_dest remove_temporary to_map",
         ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE inheritable without_secrets",
         ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
