@@ -34,7 +34,7 @@ from plaunch.durations import (
 )
 from plaunch.errors import UsageError
 from plaunch.process import start_processes
-from plaunch.process.children import ExitWatch
+from plaunch.process.children import ExitPoller
 from plaunch.process.watches import uninterruptible_timeout_of
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing.rendezvous import FakeRendezvous
@@ -183,7 +183,7 @@ def test_only_durations_converts_to_milliseconds():
 
 @pytest.mark.parametrize("seconds", [OVER_POLL, INF])
 def test_the_watch_of_exits_waits_for_any_time(seconds):
-    watch = ExitWatch()
+    watch = ExitPoller()
     watch.wake()
     watch.wait(seconds)
     watch.close()

@@ -18,7 +18,7 @@ from plaunch.process.components import ContextComponents
 from plaunch.process.outcomes import RunProcsResult
 from plaunch.process.proc import describe_process
 from plaunch.process.stopping.job import Reaper
-from plaunch.process.watches import HoldWatch, UninterruptibleWatch
+from plaunch.process.watches import HeldProcesses, UninterruptibleWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,7 +67,7 @@ class LocalWorkers:
         sleep_timeout: float,
     ) -> None:
         self.group = group
-        self.holds = HoldWatch()  # of the workers of this round
+        self.holds = HeldProcesses()  # of the workers of this round
         self.context: SupervisedContext | None = None
         self.reaper = Reaper(keep_daemons=services.keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
@@ -114,7 +114,7 @@ class LocalWorkers:
             start: creates and starts their context.
         """
         with self._lock:
-            self.holds = HoldWatch()
+            self.holds = HeldProcesses()
             self._exits = ExitReporter(self._notifier)
             own_fds = self._store.open(self.group, envs.get(0, {}))
             self._reported = ReportedFailures(time.time())
@@ -134,7 +134,7 @@ class LocalWorkers:
 
     def forked(self) -> Collection[int]:
         """The local ranks that the starter has started."""
-        return () if self.context is None else self.context.started_by_starter
+        return () if self.context is None else self.context.from_starter()
 
     def check(self) -> RunResult:
         """Return the state of the workers, as `_monitor_workers` of the agent finds it."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams
-    from plaunch.process.watches import HoldWatch
+    from plaunch.process.watches import HeldProcesses
 
 
 class Workers(Protocol):
@@ -29,7 +29,7 @@ class Workers(Protocol):
     """
 
     group: WorkerGroup
-    holds: HoldWatch
+    holds: HeldProcesses
     settle_time: float
 
     @property

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 CLOSE_TIMEOUT = 60.0  # seconds to wait for the logs spec to clean up
-HURRIED_CLOSE = 10.0  # seconds for the same when a signal has ended the job
+CLOSE_TIMEOUT_AFTER_STOP = 10.0  # seconds for the same when a signal has ended the job
 
 
 class LaunchSession:
@@ -213,7 +213,7 @@ class LaunchSession:
 
         It does not name error files that are gone when the report is read; their content is in it.
         """
-        folder = getattr(self._components.logs_specs, "temporary_dir", None)
+        folder = self._components.logs_specs.temporary_dir
         failures = dict(result.failures)
         for rank, failure in failures.items():
             if folder and failure.error_file.startswith(os.path.join(folder, "")):
@@ -228,14 +228,14 @@ class LaunchSession:
     def _close_logs(self) -> None:
         """Let the logs spec delete what it does not keep; its errors do not change the outcome."""
         logs_specs = self._components.logs_specs
-        hurried = time.monotonic() + HURRIED_CLOSE
+        deadline = time.monotonic() + CLOSE_TIMEOUT_AFTER_STOP
         try:
             bounded_call(
                 self._manager.who_made(logs_specs),
                 "close",
                 functools.partial(logs_specs.close, self._has_succeeded),
                 CLOSE_TIMEOUT,
-                lambda: time.monotonic() > hurried and self._is_asked_to_end(),
+                lambda: time.monotonic() > deadline and self._is_asked_to_end(),
                 advice="; plaunch does not wait for it any longer",
                 warns=False,
             )

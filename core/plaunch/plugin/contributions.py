@@ -7,7 +7,6 @@ The agent calls some of them through the classes here, which limit the time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from plaunch.errors import PluginError, UsageError
 from plaunch.parts import OPEN_WORKER_STORE, package_of
 from plaunch.plugin.metadata import WITH_OPTIONS
 from plaunch.process.components import is_asked_for
-from plaunch.process.logs import LogsSpecs, has_sinks, open_streams
+from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,7 +91,7 @@ class LaunchLogsSpecs(LogsSpecs):
         self._guard = guard
         self._who = who
         self._reify = self._limit("reify", specs.reify)
-        self._open_streams = self._limit("open_streams", partial(open_streams, specs))
+        self._open_streams = self._limit("open_streams", specs.open_streams)
 
     def _limit(self, doing: str, function: Callable[..., object]) -> Callable[..., Any]:
         return self._guard.limit_call(self._who, doing, function)
@@ -105,7 +104,7 @@ class LaunchLogsSpecs(LogsSpecs):
     @property
     def temporary_dir(self) -> str | None:
         """The folder that `close` removes, if any."""
-        return getattr(self._specs, "temporary_dir", None)
+        return self._specs.temporary_dir
 
     def create_run_dir(self, run_id: str) -> str | None:
         """Create the folder of this launch, and return it."""
@@ -119,8 +118,7 @@ class LaunchLogsSpecs(LogsSpecs):
 
     def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
         """Open the streams that carry the workers' output to `dest`."""
-        if has_sinks(self._specs):
-            options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
+        options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
         streams: Streams = self._open_streams(dest, nprocs, **options)
         return streams
 

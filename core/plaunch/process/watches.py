@@ -1,7 +1,7 @@
 """Watches what the kernel does to workers: it suspends, freezes, never wakes or kills them.
 
-`HoldWatch` records since when processes cannot run, `UninterruptibleWatch` finds workers that sleep
-uninterruptibly, and `OutOfMemoryWatch` notices kills for lack of memory.
+`HeldProcesses` records since when processes cannot run, `UninterruptibleWatch` finds workers that
+sleep uninterruptibly, and `OutOfMemoryCounter` notices kills for lack of memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Held(NamedTuple):
         return f"{self.how} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
-class HoldWatch:
+class HeldProcesses:
     """Records since when processes are held, which the kernel does not.
 
     Thread-safe.
@@ -71,7 +71,7 @@ class HoldWatch:
             self.sample(pids)
 
     def sample(self, pids: Collection[int]) -> dict[int, Held]:
-        """Return what holds these processes now, by process id, without those that may run."""
+        """Return what holds these processes now, by process id; those that may run are missing."""
         with self._lock:
             for pid in pids:
                 how, known = self._describe(pid), self._held.pop(pid, None)
@@ -81,9 +81,14 @@ class HoldWatch:
                     self._held[pid] = known
             return {pid: self._held[pid] for pid in pids if pid in self._held}
 
+    tend, look = sample_if_due, sample  # the old names, until the next version
+
+
+HoldWatch = HeldProcesses  # the old name, until the next version
+
 
 def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
-    """What holds a process, in words such as `suspended`; empty if it may run.
+    """Describe what holds a process, in words such as `suspended`; empty if it may run.
 
     A process is held if a signal has suspended it, a debugger or tracer has stopped it, or its
     control group is frozen. A traced process that runs is not held.
@@ -148,7 +153,7 @@ class UninterruptibleWatch:
         self._since: dict[int, float] = {}
 
     def find_stuck(self, pids: Mapping[int, int]) -> dict[int, float]:
-        """The local ranks that are stuck, and for how many seconds.
+        """Find the local ranks that are stuck, and for how many seconds.
 
         Call it often; most calls do nothing.
 
@@ -169,7 +174,7 @@ class UninterruptibleWatch:
 
 
 def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
-    """The seconds in `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`; 0 means no limit.
+    """Return the seconds in `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`; 0 means no limit.
 
     A negative number and an empty text mean no limit as well, as in torchrun.
 
@@ -183,7 +188,7 @@ def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
     return 0.0 if text.startswith("-") or math.isinf(seconds) else seconds
 
 
-class OutOfMemoryWatch:
+class OutOfMemoryCounter:
     """Counts how often processes near this one were killed for lack of memory.
 
     The counter is that of this process's control group (versions 2 and 1), in which its workers are

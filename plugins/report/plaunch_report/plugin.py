@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
+from plaunch.process import LogsSpecs
 
 if TYPE_CHECKING:
     from plaunch.agent import Control, Extension, RunResult
@@ -34,8 +35,9 @@ def plaunch_extensions(context: PluginContext) -> list[Extension]:
 
 def keeps_files(logs_specs: object) -> bool:
     """Whether files of this logs spec (or None) remain after the launch."""
-    root = getattr(logs_specs, "root_log_dir", None)
-    return bool(root) and root != getattr(logs_specs, "temporary_dir", None)
+    if not isinstance(logs_specs, LogsSpecs):
+        return False
+    return logs_specs.root_log_dir not in (None, "", logs_specs.temporary_dir)
 
 
 class AfterFailure:
