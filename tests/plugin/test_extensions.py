@@ -13,6 +13,7 @@ from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import create_extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, ExtensionRunner
+from plaunch.plugin.guard import CallGuard, CallLimits
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
@@ -72,7 +73,7 @@ def test_an_extension_has_its_events_and_its_end():
 
 def test_events_wait_until_it_has_started():
     extension = Extension()
-    item = ExtensionRunner("P", extension)
+    item = ExtensionRunner("P", extension, CallGuard())
     queue = EventQueue("P", item, head_start=None)
     queue.put("early")
     item.start("control")
@@ -86,7 +87,7 @@ def test_events_wait_until_it_has_started():
 @pytest.mark.parametrize("raised", [None, ValueError("no")])
 def test_an_extension_that_has_not_started_gets_no_events(raised):
     extension = Extension(raised)
-    item = ExtensionRunner("P", extension)
+    item = ExtensionRunner("P", extension, CallGuard())
     if raised is not None:
         with pytest.raises(PluginError):
             item.start("control")
@@ -122,14 +123,14 @@ def test_what_is_no_extension(answer, error, message):
 )
 def test_an_extension_that_cannot_start_ends_the_launch(raised, error, message):
     with pytest.raises(error, match=message):
-        ExtensionRunner("P", Extension(raised)).start(None)
+        ExtensionRunner("P", Extension(raised), CallGuard()).start(None)
 
 
 def test_an_extension_that_hangs_does_not_hold_the_launch(gate):
     hangs = Extension()
     hangs.start = lambda control: gate.wait(60)
     with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
-        ExtensionRunner("P", hangs, start_timeout=0.1).start(None)
+        ExtensionRunner("P", hangs, CallGuard(CallLimits(start=0.1))).start(None)
 
 
 def test_threads_of_its_own_may_rest(caplog):
@@ -138,7 +139,7 @@ def test_threads_of_its_own_may_rest(caplog):
     threaded = Extension()
     threaded.rest = lambda: rests.append("rest")
     threaded.release = raising(ValueError("no thread"))
-    item = ExtensionRunner("P", threaded)
+    item = ExtensionRunner("P", threaded, CallGuard())
     item.rest()
     item.release()
     assert rests == ["rest"]
@@ -253,7 +254,7 @@ def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
     created_here = []
     for kind in (Quiet, Extension):
         extension = kind()
-        item = ExtensionRunner("P", extension)
+        item = ExtensionRunner("P", extension, CallGuard())
         item.start("control")
         item.note_result("result")
         created_here.append((item, extension))
@@ -267,7 +268,7 @@ def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
 def test_what_takes_no_events_and_hangs_does_not_hold_the_end(gate, caplog):
     hangs = Quiet()
     hangs.stop = lambda result: gate.wait(60)
-    item = ExtensionRunner("P", hangs, stop_timeout=0.1)
+    item = ExtensionRunner("P", hangs, CallGuard(CallLimits(stop=0.1)))
     item.start(None)
     item.end()
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
@@ -277,7 +278,7 @@ def test_one_may_say_what_messages_call_it(caplog):
     own = Quiet()
     own.known_as = "the watch"
     own.stop = raising(ValueError("no socket"))
-    item = ExtensionRunner("P", own)
+    item = ExtensionRunner("P", own, CallGuard())
     assert item.who == "the watch"
     item.start(None)
     item.end()

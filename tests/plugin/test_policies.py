@@ -14,7 +14,7 @@ from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import CallLimits, PluginContext, PluginManager
-from plaunch.plugin.guard import DEFAULT_LIMITS
+from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard
 from plaunch.plugin.metadata import GROUPS, scan
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process import SignalAction
@@ -274,14 +274,14 @@ class SignalPolicy:
 
 
 def test_a_signal_policy_decides() -> None:
-    policy = LaunchSignalPolicy(SignalPolicy(lambda: SignalAction.NOTIFY), WHO)
+    policy = LaunchSignalPolicy(SignalPolicy(lambda: SignalAction.NOTIFY), CallGuard(), WHO)
     assert policy.signals() == [signal.SIGTERM, signal.SIGUSR1]
     assert policy.action(signal.SIGUSR1) is SignalAction.NOTIFY
 
 
 def test_a_signal_policy_that_does_not_return_is_called_once(gate, caplog) -> None:
     slow = SignalPolicy(lambda: gate.wait(BOUND))
-    policy = LaunchSignalPolicy(slow, WHO, timeout=0.01)
+    policy = LaunchSignalPolicy(slow, CallGuard(CallLimits(decision=0.01)), WHO)
     assert policy.action(signal.SIGUSR1) is SignalAction.STOP
     assert policy.action(signal.SIGTERM) is SignalAction.STOP
     assert slow.asked == [signal.SIGUSR1]
@@ -301,7 +301,7 @@ def test_a_signal_policy_that_does_not_return_is_called_once(gate, caplog) -> No
 )
 def test_a_signal_policy_that_fails_is_named(caplog, action, said) -> None:
     wake_up = WakeUp()
-    with SignalInbox(LaunchSignalPolicy(SignalPolicy(action), WHO), wake_up) as inbox:
+    with SignalInbox(LaunchSignalPolicy(SignalPolicy(action), CallGuard(), WHO), wake_up) as inbox:
         signal.raise_signal(signal.SIGUSR1)
         (received,) = inbox.take()
     wake_up.close()
@@ -312,7 +312,7 @@ def test_a_signal_policy_that_fails_is_named(caplog, action, said) -> None:
 
 def test_a_signal_policy_that_lists_what_cannot_be_handled_is_named() -> None:
     wake_up = WakeUp()
-    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: [signal.SIGKILL]), WHO)
+    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: [signal.SIGKILL]), CallGuard(), WHO)
     with (
         pytest.raises(UsageError, match=f"^{re.escape(WHO)} wants to handle"),
         SignalInbox(policy, wake_up),
@@ -323,7 +323,9 @@ def test_a_signal_policy_that_lists_what_cannot_be_handled_is_named() -> None:
 
 def test_a_signal_policy_may_list_signals_one_after_the_other() -> None:
     """They are needed again when the rendezvous is shut down."""
-    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: iter([signal.SIGTERM])), WHO)
+    policy = LaunchSignalPolicy(
+        SignalPolicy(signals=lambda: iter([signal.SIGTERM])), CallGuard(), WHO
+    )
     assert [*policy.signals()] == [*policy.signals()] == [signal.SIGTERM]
 
 

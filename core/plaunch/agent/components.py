@@ -52,6 +52,7 @@ class AgentServices(NamedTuple):
             and closes it.
         output_stats: counts the workers' output that passes through the launcher.
         keep_daemons: whether processes that workers leave behind may run on after a success.
+        status: the state of the agent, if the caller needs it before there is one.
     """
 
     signal_policy: SignalPolicy | None = None
@@ -66,6 +67,7 @@ class AgentServices(NamedTuple):
     starter: Starter | None = None
     output_stats: OutputStats | None = None
     keep_daemons: bool = False
+    status: AgentStatus | None = None
 
     def get_signal_policy(self) -> SignalPolicy:
         """Return the signal policy, or the default one."""

@@ -93,4 +93,6 @@ def launch_agent(
     if not config.run_id:
         config.run_id = make_run_id()
     request = LaunchRequest(config, entrypoint, args, health_check_server, show, started)
-    return LaunchSession(request, manager, prepare(request, manager)).run()
+    with manager.naming_plugins():
+        components = prepare(request, manager)
+    return LaunchSession(request, manager, components).run()

@@ -166,7 +166,7 @@ def prepare(request: LaunchRequest, manager: PluginManager) -> LaunchComponents:
     readers = {plugin.name for plugin in manager.plugin_options(parts.package_of(parts.EVENTS))}
     create_events = find_events(config, manager, is_wanted=not readers.isdisjoint(used))
     made = manager.make(SIGNAL_POLICIES, config.signal_policy, context)
-    signal_policy = LaunchSignalPolicy(made, manager.who_made(made), manager.guard.limits.decision)
+    signal_policy = LaunchSignalPolicy(made, manager.guard, manager.who_made(made))
     restart_policy = LaunchRestartPolicy(manager, context)
     checks = None
     if config.health_checks:

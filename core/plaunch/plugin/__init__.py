@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.extensions import create_extensions as create_extensions
     from plaunch.plugin.guard import CallLimits as CallLimits
-    from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hooks import HookResult as HookResult
     from plaunch.plugin.hooks import Implementation as Implementation
+    from plaunch.plugin.hooks import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.metadata import ALL_KINDS as ALL_KINDS
@@ -59,8 +59,8 @@ __getattr__, __dir__, __all__ = attach(
         ".extensions": "create_extensions",
         ".context": "PluginContext",
         ".hookspecs": "hookimpl",
-        ".guard": "CallLimits LoadedPlugin",
-        ".hooks": "HookResult Implementation",
+        ".guard": "CallLimits",
+        ".hooks": "HookResult Implementation LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
         ".metadata": (

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch import parts
 from plaunch.agent.states import RequestKind
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError, one_line
-from plaunch.plugin.guard import bounded_call
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.streams import OutputStats
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 HOOK = "plaunch_extensions"
-START_BOUND = 10.0  # seconds
-STOP_BOUND = 2.0  # seconds
-REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to restart
 MOST_STATE = 200  # characters of a state that an extension shows
 _METHODS = ("start", "handle", "stop")
 
@@ -51,24 +48,16 @@ class ExtensionRunner:
     Args:
         who: its plugin, for messages.
         extension: the extension.
-        start_timeout: seconds to wait for its `start`.
-        stop_timeout: seconds to wait for its `stop`.
+        guard: calls it.
     """
 
-    def __init__(
-        self,
-        who: str,
-        extension: Extension,
-        start_timeout: float = START_BOUND,
-        stop_timeout: float = STOP_BOUND,
-    ) -> None:
+    def __init__(self, who: str, extension: Extension, guard: CallGuard) -> None:
         self.who: str = getattr(extension, "known_as", who)  # in requests and messages
         self._plugin = who
         self.takes_events: bool = getattr(extension, "takes_events", True)
         self._result: RunResult | None = None
         self._extension = extension
-        self._start_timeout = start_timeout
-        self._stop_timeout = stop_timeout
+        self._guard = guard
         self._is_started = False
 
     def start(self, control: Control) -> None:
@@ -78,11 +67,11 @@ class ExtensionRunner:
             PlaunchError: raised by the extension.
             PluginError: it failed, or has not returned in time.
         """
-        bounded_call(
+        self._guard.call(
             f"an extension of {self._plugin}",
             "start",
             partial(self._extension.start, control),
-            self._start_timeout,
+            self._guard.limits.start,
             passing=(PlaunchError,),
             advice="; fix what it waits for, or leave out its options",
         )
@@ -105,23 +94,23 @@ class ExtensionRunner:
     def end(self) -> None:
         """Stop the extension if it takes no events; otherwise its event queue stops it."""
         if not self.takes_events:
-            self._call("stop", self.close, self._stop_timeout)
+            self._call("stop", self.close, self._guard.limits.stop)
 
     def rest(self) -> None:
         """Have the extension end its threads before the process forks, if it has such a method."""
-        self._call("rest", getattr(self._extension, "rest", None))
+        limit = self._guard.limits.notification
+        self._call("rest", getattr(self._extension, "rest", None), limit)
 
     def release(self) -> None:
         """Let the extension continue after `rest`."""
-        self._call("release", getattr(self._extension, "release", None))
+        limit = self._guard.limits.notification
+        self._call("release", getattr(self._extension, "release", None), limit)
 
-    def _call(
-        self, method: str, function: Callable[[], object] | None, bound: float = REST_BOUND
-    ) -> None:
+    def _call(self, method: str, function: Callable[[], object] | None, seconds: float) -> None:
         if function is None:
             return
         try:
-            bounded_call(f"an extension of {self._plugin}", method, function, bound)
+            self._guard.call(f"an extension of {self._plugin}", method, function, seconds)
         except PluginError as error:
             logger.warning("%s", error)
 
@@ -307,5 +296,5 @@ def create_extensions(manager: PluginManager, context: PluginContext) -> list[Ex
                     f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
                     f"{', '.join(_METHODS)}"
                 )
-            found.append(ExtensionRunner(who, extension))
+            found.append(ExtensionRunner(who, extension, manager.guard))
     return found

@@ -173,11 +173,6 @@ class Distribution(NamedTuple):
     name: str
     version: str
 
-    @property
-    def is_first_party(self) -> bool:
-        """Whether it is plaunch itself."""
-        return self.key == FIRST_PARTY
-
 
 class Target(NamedTuple):
     """The reference of an entry point: a module, an attribute (may be empty), and extras."""
