@@ -22,6 +22,7 @@ from plaunch.restarts import Cause, Decision, Failure, RestartAction
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
+from helpers.policies import restart
 from helpers.programs import run_python
 from helpers.waiting import BOUND
 
@@ -184,21 +185,21 @@ def test_a_reason_becomes_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "fault"),
+    ("create", "fault"),
     [
-        (None, "returned None from decide, not a Decision"),
-        (Decision("restart"), "action='restart', not a RestartAction"),
-        (Decision(RestartAction.STOP, 3), "reason=3, not a text"),
-        (Decision(RestartAction.RESTART, delay=-1.0), "the delay is -1.0, which is not a number"),
-        (Decision(RestartAction.RESTART, delay=float("inf")), "the delay is inf"),
-        (Decision(RestartAction.RESTART, delay="soon"), "the delay is 'soon'"),
-        (Decision(RestartAction.RESTART, without="node"), "without='node', not names of hosts"),
-        (Decision(RestartAction.RESTART, without=[3]), "without=[3], not names of hosts"),
-        (Decision(RestartAction.RESTART, costs="yes"), "costs='yes', not a bool"),
+        (lambda: None, "returned None from decide, not a Decision"),
+        (lambda: Decision("restart"), "action='restart', not a RestartAction"),
+        (lambda: Decision(RestartAction.STOP, 3), "reason=3, not a text"),
+        (lambda: restart(delay=-1.0), "the delay is -1.0, which is not a number"),
+        (lambda: restart(delay=float("inf")), "the delay is inf"),
+        (lambda: restart(delay="soon"), "the delay is 'soon'"),
+        (lambda: restart(without="node"), "without='node', not names of hosts"),
+        (lambda: restart(without=[3]), "without=[3], not names of hosts"),
+        (lambda: restart(costs="yes"), "costs='yes', not a bool"),
     ],
 )
-def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, caplog) -> None:
-    found = chosen(lambda *_: answer).decide(FAILURE, [])
+def test_an_invalid_decision_names_the_policy_and_standard_decides(create, fault, caplog) -> None:
+    found = chosen(lambda *_: create()).decide(FAILURE, [])
     assert found.reason == "restart 1 of 3"
     assert fault in caplog.text
     assert "restart policy 'mine' (module tests" in caplog.text or "'mine' (" in caplog.text

@@ -209,36 +209,17 @@ class LaunchRestartPolicy:
         return Decision(RestartAction.RESTART, f"restart {failure.attempt + 1} of {total}")
 
 
-def _checked(decision: Any, who: str) -> Decision:
-    """Check the decision of a policy, and make its reason one line.
+def _checked(decision: object, who: str) -> Decision:
+    """Return the decision of a policy, with its reason as one line.
 
     Raises:
-        PluginError: the decision is invalid.
+        PluginError: it is not a decision.
     """
-    from plaunch.durations import Duration  # failures only
-    from plaunch.restarts import Decision, RestartAction
+    from plaunch.restarts import Decision  # failures only
 
     if not isinstance(decision, Decision):
         raise PluginError(f"{who} returned {decision!r} from decide, not a Decision")
-    wrong = ""
-    if not isinstance(decision.action, RestartAction):
-        wrong = f"action={decision.action!r}, not a RestartAction"
-    elif not isinstance(decision.reason, str):
-        wrong = f"reason={decision.reason!r}, not a text"
-    elif not _are_names(decision.without):
-        wrong = f"without={decision.without!r}, not names of hosts"
-    elif not isinstance(decision.costs, bool):
-        wrong = f"costs={decision.costs!r}, not a bool"
-    if wrong:
-        raise PluginError(f"{who} returned a Decision with {wrong}")
-    try:
-        Duration(may_be_zero=True).check(decision.delay, "the delay")
-    except UsageError as error:
-        raise PluginError(f"{who} returned an invalid Decision: {error}") from None
-    reason = "".join(c if c.isprintable() else " " for c in decision.reason)  # workers are quoted
+    # The reason may quote a worker.
+    reason = "".join(c if c.isprintable() else " " for c in decision.reason)
     reason = " ".join(reason.split())[:_LONGEST_REASON]
     return replace(decision, reason=reason, without=tuple(decision.without))
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, (tuple, list)) and all(isinstance(item, str) for item in value)
