@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from plaunch.plugin.components import notify as notify
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.extensions import create_extensions as create_extensions
+    from plaunch.plugin.factories import DeviceCounter as DeviceCounter
+    from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.factories import HealthCheckFactory as HealthCheckFactory
+    from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
+    from plaunch.plugin.factories import Scheduler as Scheduler
+    from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.guard import CallLimits as CallLimits
     from plaunch.plugin.hooks import HookResult as HookResult
     from plaunch.plugin.hooks import Implementation as Implementation
@@ -36,16 +44,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.metadata import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.metadata import SIGNAL_POLICIES as SIGNAL_POLICIES
     from plaunch.plugin.metadata import WITH_OPTIONS as WITH_OPTIONS
-    from plaunch.plugin.metadata import DeviceCounter as DeviceCounter
     from plaunch.plugin.metadata import EntryPoint as EntryPoint
-    from plaunch.plugin.metadata import EventHandlerFactory as EventHandlerFactory
-    from plaunch.plugin.metadata import HealthCheckFactory as HealthCheckFactory
     from plaunch.plugin.metadata import Kind as Kind
-    from plaunch.plugin.metadata import LogsSpecsFactory as LogsSpecsFactory
-    from plaunch.plugin.metadata import RendezvousFactory as RendezvousFactory
-    from plaunch.plugin.metadata import RestartPolicyFactory as RestartPolicyFactory
-    from plaunch.plugin.metadata import Scheduler as Scheduler
-    from plaunch.plugin.metadata import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.options import Installed as Installed
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.options import installed_plugins as installed_plugins
@@ -63,11 +63,13 @@ __getattr__, __dir__, __all__ = attach(
         ".hooks": "HookResult Implementation LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
+        ".factories": (
+            "DeviceCounter EventHandlerFactory HealthCheckFactory LogsSpecsFactory "
+            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
+        ),
         ".metadata": (
             "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE LOGS_SPECS "
-            "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS DeviceCounter "
-            "EntryPoint EventHandlerFactory HealthCheckFactory Kind LogsSpecsFactory "
-            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
+            "RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS EntryPoint Kind"
         ),
     },
 )

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from plaunch.values import Value, plain_dataclass
@@ -21,15 +20,16 @@ if TYPE_CHECKING:
 
     import importlib_metadata
 
-    from plaunch.events import EventHandler
-    from plaunch.health import HealthCheck
-    from plaunch.plugin.context import PluginContext
-    from plaunch.process.logs import LogsSpecs
-    from plaunch.process.signals import SignalPolicy
-    from plaunch.rendezvous.api import RendezvousHandler
-    from plaunch.rendezvous.backend import RendezvousParameters
-    from plaunch.restarts import RestartPolicy
-    from plaunch.scheduling import Allocation
+    from plaunch.plugin.factories import (
+        DeviceCounter,
+        EventHandlerFactory,
+        HealthCheckFactory,
+        LogsSpecsFactory,
+        RendezvousFactory,
+        RestartPolicyFactory,
+        Scheduler,
+        SignalPolicyFactory,
+    )
 
 FIRST_PARTY = "plaunch"  # the distribution of plaunch's own plugins
 TORCHRUN_HANDLERS = "torchrun.handlers"  # its objects have torch's types
@@ -39,16 +39,6 @@ _HEAD = 4096  # characters of metadata to search for the name and the version
 _FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
 
 T = TypeVar("T")
-
-# What a name of each kind stands for.
-RendezvousFactory = Callable[["RendezvousParameters"], "RendezvousHandler"]
-LogsSpecsFactory = type["LogsSpecs"]
-EventHandlerFactory = Callable[["PluginContext"], "EventHandler"]
-DeviceCounter = Callable[[], int]
-SignalPolicyFactory = Callable[["PluginContext"], "SignalPolicy"]
-RestartPolicyFactory = Callable[["PluginContext"], "RestartPolicy"]
-HealthCheckFactory = Callable[["PluginContext"], "HealthCheck"]
-Scheduler = Callable[[Mapping[str, str]], "Allocation"]
 
 
 @plain_dataclass
