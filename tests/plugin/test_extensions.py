@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from plaunch import agent
 from plaunch.agent import Progress, RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import create_extensions
@@ -69,6 +70,22 @@ def test_an_extension_has_its_events_and_its_end():
     assert extension.calls == [("start", "control"), ("handle", "event"), ("stop", "result")]
     item.rest()  # which it need not know
     item.release()
+
+
+def test_a_subclass_defines_only_the_methods_that_it_needs():
+    class Stops(agent.Extension):
+        known_as = "the end"
+
+        def stop(self, result):
+            ended.append(result)
+
+    ended = []
+    (item,) = created([Stops()])
+    item.start("control")
+    item.handle("event")
+    item.note_result("result")
+    item.close()
+    assert (ended, item.who, item.takes_events) == (["result"], "the end", True)
 
 
 def test_events_wait_until_it_has_started():

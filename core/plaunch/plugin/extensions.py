@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
+from plaunch.agent.extensions import Extension
 from plaunch.agent.states import RequestKind
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError, one_line
 from plaunch.threads import BoundedCall
@@ -18,7 +19,7 @@ from plaunch.threads import BoundedCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.extensions import Control, Extension, Progress, Snapshot
+    from plaunch.agent.extensions import Control, Progress, Snapshot
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.messages import WaitReporter
     from plaunch.agent.notifications import Notification
@@ -47,16 +48,16 @@ class ExtensionRunner:
 
     Args:
         who: its plugin, for messages.
-        extension: the extension.
+        given: the extension, or an object with methods of one.
         guard: calls it.
     """
 
-    def __init__(self, who: str, extension: Extension, guard: CallGuard) -> None:
-        self.who: str = getattr(extension, "known_as", who)  # in requests and messages
+    def __init__(self, who: str, given: object, guard: CallGuard) -> None:
+        self._extension = extension = _adopt(given)
+        self.who = extension.known_as or who  # in requests and messages
+        self.takes_events = extension.takes_events
         self._plugin = who
-        self.takes_events: bool = getattr(extension, "takes_events", True)
         self._result: RunResult | None = None
-        self._extension = extension
         self._guard = guard
         self._is_started = False
 
@@ -97,22 +98,29 @@ class ExtensionRunner:
             self._call("stop", self.close, self._guard.limits.stop)
 
     def rest(self) -> None:
-        """Have the extension end its threads before the process forks, if it has such a method."""
-        limit = self._guard.limits.notification
-        self._call("rest", getattr(self._extension, "rest", None), limit)
+        """Have the extension end its threads before the process forks."""
+        self._call("rest", self._extension.rest, self._guard.limits.notification)
 
     def release(self) -> None:
         """Let the extension continue after `rest`."""
-        limit = self._guard.limits.notification
-        self._call("release", getattr(self._extension, "release", None), limit)
+        self._call("release", self._extension.release, self._guard.limits.notification)
 
-    def _call(self, method: str, function: Callable[[], object] | None, seconds: float) -> None:
-        if function is None:
-            return
+    def _call(self, method: str, function: Callable[[], object], seconds: float) -> None:
         try:
             self._guard.call(f"an extension of {self._plugin}", method, function, seconds)
         except PluginError as error:
             logger.warning("%s", error)
+
+
+def _adopt(given: object) -> Extension:
+    """Return an extension; an object with methods of one gets the defaults of the others."""
+    if isinstance(given, Extension):
+        return given
+    extension = Extension()
+    for name in ("start", "handle", "stop", "rest", "release", "takes_events", "known_as"):
+        if hasattr(given, name):
+            setattr(extension, name, getattr(given, name))
+    return extension
 
 
 class LaunchEvents(Protocol):
