@@ -81,7 +81,7 @@ def launch_agent(
         ChildFailedError: workers failed and no restart was left.
         SignalException: a stop signal ended the job.
         UsageError: a setting cannot be used; nothing was started.
-        PluginError: a plugin cannot be loaded, or broke the rules.
+        PluginError: a plugin cannot be loaded, breaks the rules, or raises another exception.
         RendezvousError: the nodes could not meet.
     """
     if manager is not None and plugins:
