@@ -5,8 +5,8 @@ then abandons the thread. Errors name the plugin, its distribution and version, 
 plaunch's own plugins are called in the same way.
 
 Two things run on the calling thread, without a time limit. Imports do, since some packages install
-signal handlers, which Python allows on the main thread only; `import_errors` names the plugin in
-their errors. Methods that the agent or the rendezvous calls directly do as well;
+signal handlers, which Python allows on the main thread only; `metadata.import_errors` names the
+plugin in their errors. Methods that the agent or the rendezvous calls directly do as well;
 `Culprits.naming_plugins` finds the plugin by the traceback.
 """
 
@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.agent.status import AgentStatus
-from plaunch.errors import PlaunchError, PluginError, PluginLoadError, SignalException, one_line
+from plaunch.errors import PlaunchError, PluginError, one_line
 from plaunch.process.marks import owns_process
 from plaunch.process.proc import read_masks
 from plaunch.threads import BoundedCall
@@ -124,31 +124,6 @@ def _is_namespace(package: str) -> bool:
 
 class NotReturnedError(PluginError):
     """Code of a plugin has not returned in time. Its thread may still run."""
-
-
-@contextlib.contextmanager
-def import_errors(
-    failure: str,
-    *,
-    advice: Callable[[BaseException], str] = lambda error: "",
-) -> Iterator[None]:
-    """Import a plugin on this thread; convert what that raises into an error that names it.
-
-    SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
-
-    Args:
-        failure: the beginning of the message: the plugin, and what failed.
-        advice: returns the end of the message for an exception.
-
-    Raises:
-        PluginLoadError: the import failed.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, SignalException):
-        raise
-    except BaseException as error:
-        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 @contextlib.contextmanager

@@ -13,10 +13,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from plaunch.errors import PluginLoadError, SignalException, one_line
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import importlib_metadata
 
@@ -203,6 +204,31 @@ class EntryPoint(NamedTuple):
         if not all(part.isidentifier() for part in parts):
             raise ValueError(self.value)
         return Target(module, attribute, extras)
+
+
+@contextlib.contextmanager
+def import_errors(
+    failure: str,
+    *,
+    advice: Callable[[BaseException], str] = lambda error: "",
+) -> Iterator[None]:
+    """Import a plugin on this thread; convert what that raises into an error that names it.
+
+    SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
+
+    Args:
+        failure: the beginning of the message: the plugin, and what failed.
+        advice: returns the end of the message for an exception.
+
+    Raises:
+        PluginLoadError: the import failed.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SignalException):
+        raise
+    except BaseException as error:
+        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 def normalise(name: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
-from plaunch.plugin.guard import Culprits, import_errors, keeping_sigchld
+from plaunch.plugin.guard import Culprits, keeping_sigchld
 from plaunch.plugin.hooks import LoadedPlugin
 from plaunch.plugin.metadata import (
     FIRST_PARTY,
@@ -28,6 +28,7 @@ from plaunch.plugin.metadata import (
     Distribution,
     EntryPoint,
     Kind,
+    import_errors,
     normalise,
 )
 from plaunch.plugin.options import load_options
