@@ -194,6 +194,32 @@ def test_an_unexpected_exception_is_reported_as_an_internal_error(monkeypatch, c
     assert "Traceback" in shown
 
 
+BROKEN_BACKEND = """
+import plaunch
+from plaunch.testing import FakeRendezvous
+
+class Broken(FakeRendezvous):
+    def next_rendezvous(self):
+        raise ValueError("no switch")
+
+@plaunch.hookimpl
+def plaunch_rendezvous_backends():
+    return {"broken": lambda params: Broken()}
+"""
+
+
+def test_a_program_gets_an_error_that_names_the_plugin(monkeypatch, tmp_path):
+    (tmp_path / "acme_backend.py").write_text(BROKEN_BACKEND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    manager = PluginManager.create(words=["acme_backend"])
+    message = (
+        r"^plugin 'acme_backend' \(module acme_backend\) failed in next_rendezvous: ValueError"
+    )
+    with pytest.raises(PluginError, match=message) as caught:
+        launch_agent(config(rdzv_backend="broken"), "/bin/true", [], manager=manager)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_fork_during_a_hook_that_has_not_returned_is_logged(caplog, gate, start_method):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))

@@ -111,7 +111,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("result", BAD.values(), ids=BAD)
-def test_what_is_no_environment_is_refused(result) -> None:
+def test_an_invalid_environment_is_refused(result) -> None:
     with pytest.raises(PluginError, match=rf"{re.escape(WHO)} returned .* from plaunch_worker"):
         contributed(contributor("A", result))
 

@@ -56,7 +56,7 @@ def created(answer):
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])
-def test_a_plugin_need_not_want_any(answer):
+def test_a_plugin_may_return_no_extension(answer):
     assert created(answer) == []
 
 
@@ -125,7 +125,7 @@ def test_an_extension_that_has_not_started_gets_no_events(raised):
         (3, PluginError, "returned 3 from plaunch_extensions, which cannot be"),
     ],
 )
-def test_what_is_no_extension(answer, error, message):
+def test_an_invalid_extension_is_refused(answer, error, message):
     with pytest.raises(error, match=message):
         created(answer)
 
@@ -150,7 +150,7 @@ def test_an_extension_that_hangs_does_not_hold_the_launch(gate):
         ExtensionRunner("P", hangs, CallGuard(CallLimits(start=0.1))).start(None)
 
 
-def test_threads_of_its_own_may_rest(caplog):
+def test_rest_and_release_are_called_and_their_errors_logged(caplog):
     rests = []
 
     threaded = Extension()
@@ -267,7 +267,7 @@ class Quiet(Extension):
     takes_events = False
 
 
-def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
+def test_an_extension_without_events_is_stopped_at_the_end_of_the_launch():
     created_here = []
     for kind in (Quiet, Extension):
         extension = kind()
@@ -282,7 +282,7 @@ def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
     assert other.calls == [("start", "control")]  # the queue of its events does it
 
 
-def test_what_takes_no_events_and_hangs_does_not_hold_the_end(gate, caplog):
+def test_an_extension_without_events_that_hangs_does_not_delay_the_end(gate, caplog):
     hangs = Quiet()
     hangs.stop = lambda result: gate.wait(60)
     item = ExtensionRunner("P", hangs, CallGuard(CallLimits(stop=0.1)))
@@ -291,7 +291,7 @@ def test_what_takes_no_events_and_hangs_does_not_hold_the_end(gate, caplog):
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
 
 
-def test_one_may_say_what_messages_call_it(caplog):
+def test_known_as_is_the_name_in_messages(caplog):
     own = Quiet()
     own.known_as = "the watch"
     own.stop = raising(ValueError("no socket"))

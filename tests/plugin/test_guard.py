@@ -58,7 +58,7 @@ def test_a_hook_that_does_not_return_its_extensions_is_named(gate) -> None:
         create_extensions(manager, PluginContext("job", "role", "host"))
 
 
-def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(gate) -> None:
+def test_extensions_that_are_created_by_an_iterator_have_the_same_limit(gate) -> None:
     """A hook may return an iterator, which runs the plugin's code once it is asked."""
     plugin = plugin_of(plaunch_extensions=lambda: (gate.wait(BOUND) for _ in range(1)))
     manager = plugin_manager(plugin, words=NO_OTHERS, limits=SHORT)
@@ -79,7 +79,7 @@ def given(kind):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_a_name_gives_and_does_not_return_is_named(gate, name) -> None:
+def test_a_factory_that_does_not_return_is_named(gate, name) -> None:
     kind = BY_NAME[name]
     manager, who = given(kind)
     with pytest.raises(PluginError) as caught:
@@ -92,7 +92,7 @@ def test_what_a_name_gives_and_does_not_return_is_named(gate, name) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_a_name_gives_is_called_on_another_thread(name) -> None:
+def test_a_factory_is_called_on_another_thread(name) -> None:
     manager, _ = given(BY_NAME[name])
     thread = manager.call(BY_NAME[name], "x", threading.current_thread)
     assert thread is not threading.current_thread()
@@ -107,14 +107,14 @@ def test_what_a_name_gives_is_called_on_another_thread(name) -> None:
         (UsageError("bad port"), UsageError, "^bad port$"),
     ],
 )
-def test_what_a_name_gives_and_fails_is_named(error, expected, message) -> None:
+def test_a_factory_that_fails_is_named(error, expected, message) -> None:
     kind = BY_NAME["rendezvous"]
     manager, _ = given(kind)
     with pytest.raises(expected, match=message):
         manager.call(kind, "x", raising(error))
 
 
-def test_a_long_wait_is_not_silent(gate, caplog) -> None:
+def test_a_long_wait_is_logged(gate, caplog) -> None:
     with pytest.raises(PluginError):
         CallGuard(warn_after=0.01).call(WHO, "connect", lambda: gate.wait(BOUND), 0.02)
     (record,) = caplog.records
@@ -123,7 +123,7 @@ def test_a_long_wait_is_not_silent(gate, caplog) -> None:
     )
 
 
-def test_a_wait_that_is_over_is_not_announced(gate, caplog) -> None:
+def test_the_end_of_a_wait_is_not_logged_as_a_longer_one(gate, caplog) -> None:
     with pytest.raises(PluginError):
         CallGuard(warn_after=0.01).call(WHO, "connect", lambda: gate.wait(BOUND), 0.01)
     assert not caplog.records
@@ -292,7 +292,7 @@ def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, calls) -> 
     assert not thread.is_alive()
 
 
-def test_what_a_hook_starts_can_be_ended(manager, calls, caplog) -> None:
+def test_a_process_that_a_hook_starts_can_be_terminated(manager, calls, caplog) -> None:
     codes = []
 
     def start():
@@ -470,7 +470,7 @@ def test_each_plugin_of_a_package_stands_for_itself(culprits, name, who) -> None
 @pytest.mark.parametrize(
     ("name", "who"), [("shop.acme.deep", "plugin 'acme'"), ("shop.protocol", None)]
 )
-def test_a_namespace_package_is_no_plugins(tmp_path, monkeypatch, name, who) -> None:
+def test_a_namespace_package_belongs_to_no_plugin(tmp_path, monkeypatch, name, who) -> None:
     for folder in ("shop/acme", "shop"):
         (tmp_path / folder).mkdir(exist_ok=True, parents=True)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -102,7 +102,7 @@ def test_a_name_that_cannot_be_used(site, name, words, message) -> None:
         LaunchRestartPolicy(site.manager(*words), context(restart_policy=name))
 
 
-def test_something_else_than_a_policy() -> None:
+def test_an_object_without_decide_is_refused() -> None:
     class Plugin:
         @hookimpl
         def plaunch_restart_policies(self):
@@ -148,7 +148,7 @@ def test_a_policy_gets_the_options_of_its_package(site, given, limit, shared) ->
     assert policy.shared_settings() == {"--restart-policy": "acme", **shared}
 
 
-def test_what_all_nodes_must_agree_about() -> None:
+def test_shared_settings_are_the_options_that_all_nodes_must_have() -> None:
     def shared(**settings):
         return LaunchRestartPolicy(plugin_manager(), context(**settings)).shared_settings()
 
