@@ -9,6 +9,7 @@ import pytest
 from plaunch.agent import RunResult, Snapshot, WorkerState, notifications
 from plaunch.launch.occasions import create_listeners, run_after_failure
 from plaunch.plugin import PluginContext, PluginOptions
+from plaunch.plugin.guard import CallGuard
 
 from helpers.faults import raising
 from helpers.groups import make_group
@@ -42,7 +43,7 @@ def manager_of(monkeypatch):
         monkeypatch.setitem(sys.modules, "acme_after", types.SimpleNamespace(create=create))
         declared_by = types.SimpleNamespace(**{occasion: "acme_after:create"})
         declared = PluginOptions("acme", "Acme 1.0", (), "", declared_by)
-        return types.SimpleNamespace(plugin_options=lambda: [declared])
+        return types.SimpleNamespace(plugin_options=lambda: [declared], guard=CallGuard())
 
     return declare
 

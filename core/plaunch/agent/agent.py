@@ -93,7 +93,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._shutdown_timeout = shutdown_timeout
         self._services = services
         self._worker_group = group = WorkerGroup(spec)
-        self._status = AgentStatus()
+        self._status = services.status or AgentStatus()
         checks = services.health_checks
         checks_timeout = 0.0 if checks is None else checks.timeout
         self._longest_stop = longest_stop(shutdown_timeout, checks_timeout)

@@ -62,6 +62,7 @@ class AgentServices(Value):
             and closes it.
         output_stats: counts the workers' output that passes through the launcher.
         keep_daemons: whether processes that workers leave behind may run on after a success.
+        status: the state of the agent, if the caller needs it before there is one.
     """
 
     signal_policy: SignalPolicy = field(default_factory=_default_policy)
@@ -76,6 +77,7 @@ class AgentServices(Value):
     starter: Starter | None = None
     output_stats: OutputStats = field(default_factory=OutputStats)
     keep_daemons: bool = False
+    status: AgentStatus | None = None
 
 
 class AgentJob(NamedTuple):

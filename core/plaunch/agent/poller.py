@@ -106,7 +106,7 @@ class LoopWatchdog:
     Args:
         bound: seconds.
         progress: returns when the agent last made progress of unknown duration, on the monotonic
-            clock: output shown on a slow console, which it waits for at the end.
+            clock: output shown on a slow console, or a slow call of a plugin that it waits for.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch.
     """

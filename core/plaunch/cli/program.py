@@ -139,10 +139,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     _log().debug("version %s, Python %s (%s)", __version__, sys.version.split()[0], sys.executable)
     STDOUT.hand_over()
     show = STDERR.show if STDERR.can_show() and not STDERR.is_json else None
-    with (
-        _log_introduction(invocation.parsed(), config, filled_in) as started,
-        invocation.naming_plugins(),
-    ):
+    with _log_introduction(invocation.parsed(), config, filled_in) as started:
         return launch_agent(
             config, entrypoint, arguments, manager=manager, show=show, started=started
         )

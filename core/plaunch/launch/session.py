@@ -6,7 +6,6 @@ import functools
 import logging
 import math
 import os
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ from plaunch.errors import (
 from plaunch.launch.prepare import create_rendezvous
 from plaunch.plugin.contributions import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
-from plaunch.plugin.guard import bounded_call
 from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
@@ -64,18 +62,19 @@ class LaunchSession:
     ) -> None:
         self._request = request
         self._manager = manager
+        self._guard = guard = manager.guard
         self._components = components
         self._grace = request.config.shutdown_timeout or 0.0  # seconds
         self._output_stats = OutputStats()
         self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
         self._logs_specs = LaunchLogsSpecs(
-            components.logs_specs, manager.guard, manager.who_made(components.logs_specs)
+            components.logs_specs, guard, manager.who_made(components.logs_specs)
         )
         backend = manager.who(RENDEZVOUS, request.config.rdzv_backend)
         self._wait_reporter = WaitReporter(
             request.config.start_timeout,
             show=request.show,
-            read=manager.guard.limit_call(backend, "describe_wait", read_wait),
+            read=guard.limited(backend, "describe_wait", read_wait),
         )
         self._log = EventLog()
         self._agent: LocalElasticAgent | None = None
@@ -92,9 +91,9 @@ class LaunchSession:
         """
         try:
             with ExitStack() as stack:
-                stack.enter_context(self._manager.stop_waiting_when(self._is_asked_to_end))
                 self._subscribe()
                 stack.push(self._finish)
+                stack.enter_context(self._manager.naming_plugins())
                 self._log.add(self._request.started_notification())
                 return self._run_agent(stack)
         except SignalException:
@@ -139,8 +138,7 @@ class LaunchSession:
                 if starter is not None:
                     command = self._request.worker_command()
                     starter.begin(command, {**os.environ, **config.worker_env})
-                with self._manager.culprits.refusing_exits():
-                    result = self._result = agent.run()
+                result = self._result = agent.run()
             for item in components.extensions:
                 item.note_result(result)
             self._leaves = agent.is_asked_to_end() and not agent.has_ended_job
@@ -180,6 +178,7 @@ class LaunchSession:
                 starter=components.starter,
                 output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
+                status=self._guard.status,
             ),
         )
 
@@ -228,16 +227,14 @@ class LaunchSession:
     def _close_logs(self) -> None:
         """Let the logs spec delete what it does not keep; its errors do not change the outcome."""
         logs_specs = self._components.logs_specs
-        deadline = time.monotonic() + CLOSE_TIMEOUT_AFTER_STOP
+        is_asked = self._guard.status.is_asked_to_end()
         try:
-            bounded_call(
+            self._guard.call(
                 self._manager.who_made(logs_specs),
                 "close",
                 functools.partial(logs_specs.close, self._has_succeeded),
-                CLOSE_TIMEOUT,
-                lambda: time.monotonic() > deadline and self._is_asked_to_end(),
+                CLOSE_TIMEOUT_AFTER_STOP if is_asked else CLOSE_TIMEOUT,
                 advice="; plaunch does not wait for it any longer",
-                warns=False,
             )
         except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
             logger.warning("the logs spec could not clean up: %s", error)
@@ -249,18 +246,13 @@ class LaunchSession:
 
     # --- called by the agent ----------------------------------------------------------------------
 
-    def _is_asked_to_end(self) -> bool:
-        self._watchdog.touch()
-        agent = self._agent
-        return agent is not None and agent.is_asked_to_end()
-
     def _last_progress(self) -> float:
         # A slow console may take long to show the last of the output. Only then does it count:
         # while workers run, other threads look after their output.
         agent = self._agent
-        return (
-            -math.inf if agent is None or agent.snapshot().pids else self._output_stats.last_shown()
-        )
+        is_showing = agent is not None and not agent.snapshot().pids
+        shown = self._output_stats.last_shown() if is_showing else -math.inf
+        return max(shown, self._guard.last_wait)
 
     def _notify(self, notification: Notification) -> None:
         """Add to the log what the agent does."""
@@ -287,11 +279,11 @@ class LaunchSession:
             return
         for item in self._components.extensions:
             item.rest()
-        for who in self._manager.left_behind():
+        for call in self._guard.left_behind():
             logger.warning(
-                "%s has not returned from a hook; workers are forked meanwhile, and a lock that "
-                "the hook holds stays locked in them (use --start-method=spawn to avoid this)",
-                who,
+                "%s; workers are forked meanwhile, and a lock that this call holds stays locked "
+                "in them (use --start-method=spawn to avoid this)",
+                call,
             )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:

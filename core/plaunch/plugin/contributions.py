@@ -62,8 +62,8 @@ class LaunchBinder:
     """
 
     def __init__(self, binder: Binder, guard: CallGuard, who: str) -> None:
-        self._plan = guard.limit_call(who, "plan", binder.plan)
-        self._environment = guard.limit_call(who, "environment", binder.environment)
+        self._plan = guard.limited(who, "plan", binder.plan)
+        self._environment = guard.limited(who, "environment", binder.environment)
 
     def plan(self, nprocs: int) -> Mapping[int, Binding]:
         """Return the bindings by local rank."""
@@ -94,7 +94,7 @@ class LaunchLogsSpecs(LogsSpecs):
         self._open_streams = self._limit("open_streams", specs.open_streams)
 
     def _limit(self, doing: str, function: Callable[..., object]) -> Callable[..., Any]:
-        return self._guard.limit_call(self._who, doing, function)
+        return self._guard.limited(self._who, doing, function)
 
     @property
     def root_log_dir(self) -> str | None:
@@ -172,7 +172,7 @@ def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenSto
         does="host the workers' store",
     )
     if found is not None:
-        return manager.guard.limit_call(found.who, "opening the workers' store", found.value)
+        return manager.guard.limited(found.who, "opening the workers' store", found.value)
     # Unless it is blocked, or has been loaded for its options and has not offered its store.
     own = {plugin.name for plugin in manager.plugin_options(package_of(OPEN_WORKER_STORE))}
     asked = {one.name for one in manager.selected() if one.kind == WITH_OPTIONS.name}

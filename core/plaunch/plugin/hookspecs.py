@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.metadata import (
+    from plaunch.plugin.factories import (
         DeviceCounter,
         EventHandlerFactory,
         HealthCheckFactory,
@@ -223,8 +223,8 @@ def plaunch_extensions(context: PluginContext) -> Iterable[Extension] | None:
     Called: once per launch, before the first round. A plugin with options of its own is called only
     if one of them is given.
     Parameters: `context`, the launch; its `options` are the values of the plugin's own options.
-    Result: objects with `start(control)`, `handle(event)` and `stop(result)`, or None; see
-    `plaunch.agent.Extension`.
+    Result: objects that derive from `plaunch.agent.Extension`, or have its methods `start`,
+    `handle` and `stop`; or None.
     """
 
 

@@ -106,7 +106,7 @@ def checks_of_plugins(manager: PluginManager) -> dict[str, NodeCheck]:
         return lambda context: item.call({"context": context}) or ()
 
     items = manager.implementations("plaunch_doctor_checks")
-    return {item.plugin.name: check(item) for item in items}
+    return {item.plugin.key: check(item) for item in items}
 
 
 class _ResolvedSettings:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from plaunch.agent import Extension
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
 from plaunch.process import LogsSpecs
 
 if TYPE_CHECKING:
-    from plaunch.agent import Control, Extension, RunResult
-    from plaunch.events import Event
+    from plaunch.agent import Control, RunResult
     from plaunch.plugin import PluginContext
 
 _MAX_PATH = 3000  # bytes; the system takes 4096
@@ -40,7 +40,7 @@ def keeps_files(logs_specs: object) -> bool:
     return logs_specs.root_log_dir not in (None, "", logs_specs.temporary_dir)
 
 
-class AfterFailure:
+class AfterFailure(Extension):
     """Writes a bundle after a failed launch, from the events that the launch has kept.
 
     It is created if none of the options is given; a launch that succeeds imports nothing for it.
@@ -58,9 +58,6 @@ class AfterFailure:
     def start(self, control: Control) -> None:
         """Keep the control."""
         self._control = control
-
-    def handle(self, event: Event) -> None:
-        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Start a bundle, if the launch failed, had started workers, and leaves files."""
