@@ -40,9 +40,6 @@ logger = logging.getLogger("plaunch")
 
 DEFAULT_ROLE = "default"
 
-# Seconds between two calls of `changes` of a job, which also supervises its threads then.
-_JOB_INTERVAL = 1.0
-
 
 class ElasticAgent(abc.ABC):
     """Runs the workers of one node from the first round to the end; the name is torchrun's."""
@@ -176,7 +173,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Return the job behind the handler of the spec; a plain handler is adapted."""
         spec, services = self._worker_group.spec, self._services
         if isinstance(spec.rdzv_handler, JobRendezvous):
-            return AgentJob(spec.rdzv_handler, _JOB_INTERVAL, self._exit_barrier_timeout)
+            return AgentJob(spec.rdzv_handler, QUIET_INTERVAL, self._exit_barrier_timeout)
         job = LocalJob(
             spec,
             services.restart_policy,

@@ -168,13 +168,13 @@ class LocalWorkers:
         """Descriptors that become readable at an exit, or when the store has something to do."""
         return [*(_exit_fds(self.context) or ()), *self._store.fds()]
 
-    def due(self) -> float | None:
-        """Seconds until the store has something to do, or workers must be polled."""
-        fds, due = _exit_fds(self.context), self._store.due()
+    def due(self) -> float:
+        """Seconds until the store or the reaper has something to do, or workers must be polled."""
+        fds, due = _exit_fds(self.context), self.reaper.period
         if fds is None or (fds and self.sleep_watch is not None):
-            interval = self.group.spec.monitor_interval
-            return interval if due is None else min(interval, due)
-        return due
+            due = min(due, self.group.spec.monitor_interval)
+        of_store = self._store.due()
+        return due if of_store is None else min(due, of_store)
 
     def tend_store(self) -> None:
         """Do what is due for the store, which workers of other nodes use."""

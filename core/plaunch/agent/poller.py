@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds between two polls if every event wakes the loop. Polling ten times a second would be most
-# of the launcher's CPU time; a lost wake-up would delay the job, but not block it.
-QUIET_INTERVAL = 2.0
+# Seconds between two turns of a loop that every event wakes. Turns are most of an idle launcher's
+# processor time; a lost wake-up would delay the job, but not block it.
+QUIET_INTERVAL = 5.0
 
 CALL_BOUND = 10.0  # seconds of one call of a plugin's code in the loop
 TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take

@@ -290,7 +290,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._pipe.fileno()
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Take all changes. It also supervises the threads, so call it about once a second."""
+        """Take all changes. It also supervises the threads, so call it every few seconds."""
         self._pipe.clear()
         job, membership = self.job, self.membership
         job.threads.supervise()

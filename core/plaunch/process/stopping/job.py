@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from plaunch.process.proc import Process
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
-_UPDATE_PERIOD = 1.0  # seconds between two checks for orphans
+_UPDATE_PERIOD = 5.0  # seconds between two checks for orphans
+_INIT_PERIOD = 1.0  # for the first process of a container, which must find them before they are
 
 
 class Job:
@@ -157,7 +158,7 @@ class Job:
         return self._tree.is_sure()
 
     def update(self) -> None:
-        """Reap and record orphans while workers run; about once a second is enough.
+        """Reap and record orphans while workers run; every few seconds is enough.
 
         The first process of a container inherits orphans of other programs too, so it must find the
         job's processes before they are orphans.
@@ -219,6 +220,9 @@ class Reaper:
         proc: the folder of processes.
         clock: seconds that never go back.
         can_fork: whether the guard is a fork of this process, and not another program.
+
+    Attributes:
+        period: seconds between two calls of `update_if_due` that have something to do.
     """
 
     def __init__(
@@ -239,7 +243,8 @@ class Reaper:
         self._is_subreaper = False
         self._zombies = ZombieReaper(clock)
         self._job: Job | None = None
-        self._updated_at = -_UPDATE_PERIOD
+        self.period = _INIT_PERIOD if os.getpid() == 1 else _UPDATE_PERIOD
+        self._updated_at = -self.period
 
     def begin(
         self,
@@ -278,9 +283,9 @@ class Reaper:
         return self._job
 
     def update_if_due(self) -> None:
-        """Reap and record orphans once a second while workers run; call it often."""
+        """Reap and record orphans every few seconds while workers run; call it often."""
         now = self._clock()
-        if self._job is not None and now - self._updated_at >= _UPDATE_PERIOD:
+        if self._job is not None and now - self._updated_at >= self.period:
             self._updated_at = now
             self._job.update()
 
