@@ -24,7 +24,7 @@ PUBLIC = {
 }
 # Libraries in the packages of plugins that others may import as well, and the libraries below each.
 LIBRARIES = {
-    "plaunch_events": {"plaunch_hang.stacks"},
+    "plaunch_events": set(),
     "plaunch_hang.stacks": set(),
     "plaunch_job_store": {"plaunch_membership"},
     "plaunch_membership": {"plaunch_network"},

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from plaunch.plugin.contributions import find_worker_store as find_worker_store
     from plaunch.plugin.contributions import notify as notify
     from plaunch.plugin.extensions import create_extensions as create_extensions
+    from plaunch.plugin.factories import DeviceCounter as DeviceCounter
+    from plaunch.plugin.factories import EngineFactory as EngineFactory
+    from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.factories import HealthCheckFactory as HealthCheckFactory
+    from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.factories import RestartPolicyFactory as RestartPolicyFactory
+    from plaunch.plugin.factories import Scheduler as Scheduler
+    from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.guard import CallLimits as CallLimits
-    from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hooks import HookResult as HookResult
     from plaunch.plugin.hooks import Implementation as Implementation
+    from plaunch.plugin.hooks import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.metadata import ALL_KINDS as ALL_KINDS
@@ -37,17 +46,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.metadata import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.metadata import SIGNAL_POLICIES as SIGNAL_POLICIES
     from plaunch.plugin.metadata import WITH_OPTIONS as WITH_OPTIONS
-    from plaunch.plugin.metadata import DeviceCounter as DeviceCounter
-    from plaunch.plugin.metadata import EngineFactory as EngineFactory
     from plaunch.plugin.metadata import EntryPoint as EntryPoint
-    from plaunch.plugin.metadata import EventHandlerFactory as EventHandlerFactory
-    from plaunch.plugin.metadata import HealthCheckFactory as HealthCheckFactory
     from plaunch.plugin.metadata import Kind as Kind
-    from plaunch.plugin.metadata import LogsSpecsFactory as LogsSpecsFactory
-    from plaunch.plugin.metadata import RendezvousFactory as RendezvousFactory
-    from plaunch.plugin.metadata import RestartPolicyFactory as RestartPolicyFactory
-    from plaunch.plugin.metadata import Scheduler as Scheduler
-    from plaunch.plugin.metadata import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.options import Installed as Installed
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.options import installed_plugins as installed_plugins
@@ -61,15 +61,18 @@ __getattr__, __dir__, __all__ = attach(
         ".extensions": "create_extensions",
         ".context": "PluginContext",
         ".hookspecs": "hookimpl",
-        ".guard": "CallLimits LoadedPlugin",
-        ".hooks": "HookResult Implementation",
+        ".guard": "CallLimits",
+        ".hooks": "HookResult Implementation LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
+        ".factories": (
+            "DeviceCounter EngineFactory EventHandlerFactory HealthCheckFactory LogsSpecsFactory "
+            "RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
+        ),
         ".metadata": (
             "ALL_KINDS DEVICE_COUNTS ENGINES EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE "
             "LOGS_SPECS RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS "
-            "DeviceCounter EngineFactory EntryPoint EventHandlerFactory HealthCheckFactory Kind "
-            "LogsSpecsFactory RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
+            "EntryPoint Kind"
         ),
     },
 )

@@ -11,26 +11,27 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from plaunch.errors import PluginLoadError, SignalException, one_line
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import importlib_metadata
 
-    from plaunch.engines import BatchEngine, Engine, EngineRequest
-    from plaunch.events import EventHandler
-    from plaunch.health import HealthCheck
-    from plaunch.plugin.context import PluginContext
-    from plaunch.process.logs import LogsSpecs
-    from plaunch.process.signals import SignalPolicy
-    from plaunch.rendezvous.api import RendezvousHandler
-    from plaunch.rendezvous.backend import RendezvousParameters
-    from plaunch.restarts import RestartPolicy
-    from plaunch.scheduling import Allocation
+    from plaunch.plugin.factories import (
+        DeviceCounter,
+        EngineFactory,
+        EventHandlerFactory,
+        HealthCheckFactory,
+        LogsSpecsFactory,
+        RendezvousFactory,
+        RestartPolicyFactory,
+        Scheduler,
+        SignalPolicyFactory,
+    )
 
 FIRST_PARTY = "plaunch"  # the distribution of plaunch's own plugins
 TORCHRUN_HANDLERS = "torchrun.handlers"  # its objects have torch's types
@@ -40,17 +41,6 @@ _HEAD = 4096  # characters of metadata to search for the name and the version
 _FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
 
 T = TypeVar("T")
-
-# What a name of each kind stands for.
-RendezvousFactory = Callable[["RendezvousParameters"], "RendezvousHandler"]
-LogsSpecsFactory = type["LogsSpecs"]
-EventHandlerFactory = Callable[["PluginContext"], "EventHandler"]
-DeviceCounter = Callable[[], int]
-SignalPolicyFactory = Callable[["PluginContext"], "SignalPolicy"]
-RestartPolicyFactory = Callable[["PluginContext"], "RestartPolicy"]
-HealthCheckFactory = Callable[["PluginContext"], "HealthCheck"]
-Scheduler = Callable[[Mapping[str, str]], "Allocation"]
-EngineFactory = Callable[["EngineRequest"], "Engine | BatchEngine"]
 
 
 @plain_dataclass
@@ -184,11 +174,6 @@ class Distribution(NamedTuple):
     name: str
     version: str
 
-    @property
-    def is_first_party(self) -> bool:
-        """Whether it is plaunch itself."""
-        return self.key == FIRST_PARTY
-
 
 class Target(NamedTuple):
     """The reference of an entry point: a module, an attribute (may be empty), and extras."""
@@ -229,6 +214,31 @@ class EntryPoint(NamedTuple):
         if not all(part.isidentifier() for part in parts):
             raise ValueError(self.value)
         return Target(module, attribute, extras)
+
+
+@contextlib.contextmanager
+def import_errors(
+    failure: str,
+    *,
+    advice: Callable[[BaseException], str] = lambda error: "",
+) -> Iterator[None]:
+    """Import a plugin on this thread; convert what that raises into an error that names it.
+
+    SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
+
+    Args:
+        failure: the beginning of the message: the plugin, and what failed.
+        advice: returns the end of the message for an exception.
+
+    Raises:
+        PluginLoadError: the import failed.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SignalException):
+        raise
+    except BaseException as error:
+        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 def normalise(name: str) -> str:

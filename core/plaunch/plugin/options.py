@@ -10,13 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch._names import suggest
-from plaunch.errors import (
-    DuplicateNameError,
-    PluginLoadError,
-    SignalException,
-    UnknownNameError,
-    UsageError,
-)
+from plaunch.errors import DuplicateNameError, PluginLoadError, UnknownNameError, UsageError
 from plaunch.options import Option
 from plaunch.plugin.metadata import (
     ALL_KINDS,
@@ -27,6 +21,7 @@ from plaunch.plugin.metadata import (
     LOGS_SPECS,
     WITH_OPTIONS,
     Kind,
+    import_errors,
     normalise,
     scan,
 )
@@ -333,19 +328,11 @@ def load_options(entry: EntryPoint) -> PluginOptions:
         PluginLoadError: it cannot be imported, or its declaration is invalid.
     """
     owner = f"{entry.distribution.name} {entry.distribution.version}".rstrip()
-    try:
+    with import_errors(f"the options of plugin {entry.name!r} ({owner}) cannot be used"):
         target = entry.target()
         declared = target.load()
         options, plugin = tuple(declared.OPTIONS), getattr(declared, "PLUGIN", "")
         _check(options, plugin)
-    except (KeyboardInterrupt, SignalException):
-        raise
-    except BaseException as error:
-        from plaunch.errors import one_line  # not on the way to --help
-
-        raise PluginLoadError(
-            f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"
-        ) from error
     return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
 
 
