@@ -20,6 +20,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent import Extension
 from plaunch.plugin import hookimpl
 from plaunch.threads import start_thread
 
@@ -100,7 +101,7 @@ def report(**fields: object) -> None:
     STDERR.write(records.encode(**fields).decode())
 
 
-class ConnectedAgent:
+class ConnectedAgent(Extension):
     """The agent of this node, as the connection ends it and the command sees it.
 
     It is a plugin of its own launch.
@@ -157,9 +158,6 @@ class ConnectedAgent:
     def start(self, control: Control) -> None:
         """Keep the control of the agent."""
         self._control = control
-
-    def handle(self, event: object) -> None:
-        """Do nothing; it is not called."""
 
     def stop(self, result: RunResult | None) -> None:
         """Forget the agent."""
