@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from plaunch.engines import Engine
     from plaunch.plugin import PluginManager
 
-_OWN = ("on", "spares", "pass_env", "node_python", "start_limit")
 _ELASTIC = "c10d"
 _STATIC = "static"
 
@@ -40,10 +39,13 @@ def run_on_nodes(invocation: Invocation) -> int:
     manager = invocation.create_manager()
     manager.check_name(ENGINES, name)
     own = {option.dest: value for option, value in manager.own_options(ENGINES, name, vars(args))}
+    # Those of plaunch's engines are nothing for agents, whichever engine is used.
+    declared = manager.plugin_options(__name__.partition(".")[0])
+    others = {*own, *(option.dest for plugin in declared for option in plugin.options)}
     request = _request(args, where, own)
     engine = manager.make(ENGINES, name, request)
     try:
-        words = [w for dest, given in args.option_words if not _is_own(dest, own) for w in given]
+        words = [w for dest, given in args.option_words if dest not in others for w in given]
         program = [args.training_script, *args.training_script_args]
         if hasattr(engine, "launch"):
             code: int = engine.launch([*words, "--", *program], invocation.write)
@@ -52,10 +54,6 @@ def run_on_nodes(invocation: Invocation) -> int:
         return _drive(engine, plan)
     finally:
         engine.close()
-
-
-def _is_own(dest: str, own: dict[str, Any]) -> bool:
-    return dest in _OWN or dest in own
 
 
 def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:

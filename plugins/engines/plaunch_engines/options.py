@@ -36,6 +36,15 @@ OPTIONS = (
         has_variable=False,
     ),
     Option(
+        ("--local-network",),
+        "with --on=local: where the nodes meet; namespaces gives each node its own network, which "
+        "only root can create, and no connection to others (default: loopback)",
+        default="loopback",
+        metavar="NETWORK",
+        choices=("loopback", "namespaces"),
+        has_variable=False,
+    ),
+    Option(
         ("--start-limit",),
         "with --on: time for all agents to report that they are ready (default: 60)",
         default=60.0,
