@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plaunch_engines.plan import JobPlan
 
 _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
+_PROBLEMS_WAIT = 3.0  # seconds for other nodes to report problems, after the first problem
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
 _LAST_WAIT = 10.0  # seconds for agents to end after the job is over, and after `stop`
 _CONSOLE_WAIT = 5.0  # seconds for a slow reader at the end
@@ -53,6 +54,7 @@ class _Job:
     endpoint: str = ""
     signals: list[int] = field(default_factory=list)  # the stop signals so far
     error: PlaunchError | None = None  # why this command ends the job
+    problem_at: float = math.inf  # when a node could not be started
     replaced: int = 0
     deadline: float = math.inf  # when agents that are left are killed
 
@@ -193,9 +195,15 @@ class JobDriver:
         """Configure all nodes once all are ready; end the job if one cannot be."""
         problems = [text for node in self._nodes if (text := node.problem(self._plan))]
         if problems:
-            if self._job.error is None and not self._job.signals:
-                self._job.error = StartError(self._plan.describe_problems(problems))
-            self._kill_all()
+            now = self._clock()
+            self._job.problem_at = min(self._job.problem_at, now)
+            is_complete = all(
+                node.state is not NodeState.STARTING or node.is_overdue() for node in self._nodes
+            )
+            if is_complete or now - self._job.problem_at >= _PROBLEMS_WAIT:
+                if self._job.error is None and not self._job.signals:
+                    self._job.error = StartError(self._plan.describe_problems(problems))
+                self._kill_all()
         elif all(node.state is NodeState.READY for node in self._nodes):
             self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
             for node in self._nodes:
