@@ -84,6 +84,7 @@ class JobDriver:
         self._nodes: list[ConnectedNode] = []
         self._job = _Job()
         self._began = clock()
+        self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
@@ -119,7 +120,8 @@ class JobDriver:
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._output.fileno(), select.POLLIN)
         by_fd = {}
-        if not self._output.is_full():
+        self._is_reading = not self._output.is_full()
+        if self._is_reading:
             by_fd = {fd: node for node in self._nodes for fd in node.fds()}
         for fd in by_fd:
             poller.register(fd, select.POLLIN)
@@ -170,7 +172,9 @@ class JobDriver:
         """Do what the present state of the nodes requires."""
         now = self._clock()
         for node in self._nodes:
-            node.update()
+            node.update(is_read=self._is_reading)
+        if not self._is_reading:  # agents may be waiting for the reader of the output
+            self._job.deadline = max(self._job.deadline, now + _LAST_WAIT)
         if now >= self._job.deadline:
             self._kill_all()
         if not self._job.endpoint:
