@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 TOOL = os.path.join(os.path.dirname(__file__), "..", "tools", "cluster", "ssh.py")
-STALL = 5.0  # seconds for which nobody reads the output of the job over ssh
+STALL = 5.0  # seconds for which the output of the job over ssh is not read
 LINES, WIDTH = 300, 1000  # lines of each of its workers, and characters of each
 START_LIMIT = 120.0  # seconds
 
@@ -35,7 +35,10 @@ import os
 os.write(1, f"worker {os.environ['RANK']}\\n".encode())
 """
 MANY = f"""\
-import os
+import os, sys, time
+os.write(1, f"{{os.environ['RANK']}} -1 starts\\n".encode())
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
 for number in range({LINES}):
     os.write(1, f"{{os.environ['RANK']}} {{number}} {{'x' * {WIDTH}}}\\n".encode())
 """
@@ -139,8 +142,10 @@ def ssh_servers(folder: str, count: int) -> Iterator[list[str]]:
 def measure_ssh(rows: dict[str, Measurement], folder: str, count: int, script: str) -> None:
     """Measure one job over ssh, whose output is not read for a while."""
     with ssh_servers(os.path.join(folder, "servers"), count) as options:
-        job = Job([command("plaunch", *options, "--nproc-per-node=1", script)], count)
+        go = os.path.join(folder, "go")
+        job = Job([command("plaunch", *options, "--nproc-per-node=1", script, go)], count)
         rows["ssh"].add("plaunch", job.last)
+        measuring.write_script(folder, "go", "")
         time.sleep(STALL)
         rows["memory"].add("plaunch", peak_memory(job.processes[0].pid))
         job.finish()
@@ -164,7 +169,7 @@ def check_order(lines: Sequence[bytes], workers: int) -> None:
     for line in lines:
         rank, number, _ = words_of(line)
         numbers.setdefault((line.split(b"]")[0], rank), []).append(int(number))
-    if len(numbers) != workers or any(seen != [*range(LINES)] for seen in numbers.values()):
+    if len(numbers) != workers or any(seen != [*range(-1, LINES)] for seen in numbers.values()):
         raise BenchmarkError("lines of a worker are missing, or are not in order")
 
 

@@ -31,6 +31,14 @@ LIMIT = 60.0
 LEFT_LIMIT = 10.0  # seconds until nothing is left after the command is killed
 # Survivors notice a lost node soon.
 QUICK = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=0.4,keep_alive_max_attempt=8"
+TRAINING = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1) * dist.get_rank()
+dist.all_reduce(total)
+print("sum", total.item(), flush=True)
+dist.destroy_process_group()
+"""
 needs_servers = pytest.mark.skipif(
     runpy.run_path(str(TOOL))["find_server"]() is None or shutil.which("ssh") is None,
     reason="openssh-server is not installed",
@@ -184,6 +192,25 @@ def test_a_job_on_three_hosts(launch):
     job.check_nothing_left(workers)
 
 
+def test_ranks_in_the_order_of_the_hosts(launch):
+    write_whole(launch.folder / "exit", 0)
+    job = launch("node3,node1", "--rdzv-backend=static", "worker.py").wait(0)
+    assert {worker["RANK"]: worker["node"] for worker in job.workers()} == {
+        "0": "node3",
+        "1": "node1",
+    }
+    assert {worker["MASTER_ADDR"] for worker in job.workers()} == {"127.0.0.4"}
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_a_training_on_three_hosts(launch):
+    pytest.importorskip("torch.distributed")
+    (launch.folder / "train.py").write_text(TRAINING)
+    job = launch("node1,node2,node3", "train.py").wait(0)
+    assert sorted(job.out.splitlines()) == [f"[node{i}] sum 3.0" for i in (1, 2, 3)]
+
+
 def test_lines_of_a_node_stay_in_order(launch):
     (launch.folder / "lines.py").write_text(
         "import sys\nfor i in range(3000): sys.stdout.write(f'{i}\\n')\n"
@@ -248,6 +275,35 @@ def test_a_spare_host_replaces_a_lost_one(launch):
     job.check_nothing_left(job.workers())
 
 
+def test_a_node_whose_connection_ends_leaves_the_job(launch, own_servers):
+    job = launch(
+        "node1,node2,node3", "--nnodes=2", "--max-restarts=3", QUICK, "worker.py", of=own_servers
+    )
+    job.wait_for_workers(2)
+    [session] = children(int((own_servers.folder / "node2.pid").read_text()))
+    os.kill(session, signal.SIGKILL)
+    job.wait_for("node3 is started in the place of node2")
+    wait_until(lambda: any(w["node"] == "node3" for w in job.workers()), lambda: job.err)
+    write_whole(launch.folder / "exit", 0)
+    job.wait(0)
+    job.check_nothing_left(job.workers())
+
+
+def test_a_spare_that_waits_takes_over(launch):
+    job = launch(
+        "node1,node2,node3", "--spares=1", "--nproc-per-node=1", "--max-restarts=3", QUICK,
+        "worker.py",
+    )  # fmt: skip
+    workers = job.wait_for_workers(2)
+    # The store is on node1, which may be the spare itself.
+    lost = next(worker for worker in workers if worker["node"] != "node1")
+    job.wait_for("this node waits for a place")
+    os.kill(parent_of(lost["pid"]), signal.SIGKILL)
+    wait_until(lambda: len({w["node"] for w in job.workers()}) == 3, lambda: job.err)
+    write_whole(launch.folder / "exit", 0)
+    job.wait(0)
+
+
 def test_a_host_that_dies(launch, own_servers):
     job = launch("node1,node2", "--max-restarts=3", QUICK, "worker.py", of=own_servers)
     workers = job.wait_for_workers(2)
@@ -303,6 +359,17 @@ def test_a_signal_ends_the_job(launch, signum):
 def test_nothing_is_left_if_the_command_is_killed(launch):
     job = launch("node1,node2,node3", "worker.py")
     workers = job.wait_for_workers(3)
+    job.process.kill()
+    job.wait(-signal.SIGKILL)
+    job.check_nothing_left(workers)
+
+
+def test_workers_that_ignore_sigterm_end_with_the_command(launch):
+    (launch.folder / "worker.py").write_text(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WORKER
+    )
+    job = launch("node1,node2", "worker.py")
+    workers = job.wait_for_workers(2)
     job.process.kill()
     job.wait(-signal.SIGKILL)
     job.check_nothing_left(workers)
@@ -450,6 +517,7 @@ def test_a_connection_that_waits_can_be_stopped():
     assert not second.pid
     assert os.read(second.stderr, 10) == b""
     first.stop()
+    wait_until(lambda: first.poll() == 137, "the end")
     for one in (first, second):
         one.close()
 

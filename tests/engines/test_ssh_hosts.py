@@ -11,7 +11,7 @@ from plaunch_engines.ssh_hosts import SshHost, parse_hosts
         ("node1", SshHost("node1", "node1")),
         ("me@node1", SshHost("node1", "me@node1")),
         ("me@node1:2222", SshHost("node1:2222", "me@node1", "2222")),
-        ("me@site@node1", None),
+        ("me@site@node1", SshHost("node1", "me@site@node1")),
         ("10.0.0.5:22", SshHost("10.0.0.5:22", "10.0.0.5", "22")),
         ("fd00::5", SshHost("fd00::5", "fd00::5")),
         ("me@fd00::5", SshHost("fd00::5", "me@fd00::5")),

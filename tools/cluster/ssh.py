@@ -5,8 +5,9 @@
     python tools/cluster/ssh.py stop FOLDER [--host node2]
 
 Host node1 is the address 127.0.0.2, and so on. The servers have their own keys and settings, all in
-FOLDER, and accept only this user with the key that is there. The system's server and the user's own
-settings are not touched. The programs come from Debian's openssh-server.
+FOLDER, and accept only this user with the key that is there. FOLDER is also the home of what they
+run, so that no profile of the user slows it down. The system's server and the user's own settings
+are not touched. The programs come from Debian's openssh-server.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 MaxStartups 200
+SetEnv HOME={folder}
 PrintMotd no
 LogLevel ERROR
 """

@@ -119,7 +119,9 @@ def _plan(
         script=script_of(args),
         folder=request.folder,
         env=passed_environment(
-            os.environ, [name for text in args.pass_env for name in text.split(",") if name]
+            os.environ,
+            [name for text in args.pass_env for name in text.split(",") if name],
+            has_token=backend != _STATIC,  # which signs nothing, and refuses a token
         ),
         python=args.node_python or sys.executable,
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
