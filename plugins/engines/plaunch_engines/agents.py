@@ -107,12 +107,18 @@ class ConnectedNode:
             if self.state is not NodeState.STARTING:  # before, they explain why it did not start
                 yield is_error, text
 
-    def update(self) -> None:
-        """Take note of the agent's exit, once its streams have ended."""
+    def update(self, *, is_read: bool) -> None:
+        """Take note of the agent's exit, once its streams have ended.
+
+        Args:
+            is_read: whether its streams are being read; they are not while the output is full.
+        """
         if self.state is NodeState.ENDED:
             return
         if self._exitcode is None:
             self._exitcode = self._handle.poll()
+            self._exited_at = self._clock()
+        elif not is_read:
             self._exited_at = self._clock()
         if self._exitcode is not None and (
             not self._open or self._clock() - self._exited_at >= _STREAM_WAIT

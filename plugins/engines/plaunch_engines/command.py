@@ -51,7 +51,7 @@ def run_on_nodes(invocation: Invocation) -> int:
             code: int = engine.launch([*words, "--", *program], invocation.write)
             return code
         plan = _plan(args, engine, request, words, manager)
-        return _drive(engine, plan)
+        return _drive(engine, plan, invocation.stream.fileno())
     finally:
         engine.close()
 
@@ -118,7 +118,9 @@ def _plan(
         script=script_of(args),
         folder=request.folder,
         env=passed_environment(
-            os.environ, [name for text in args.pass_env for name in text.split(",") if name]
+            os.environ,
+            [name for text in args.pass_env for name in text.split(",") if name],
+            has_token=backend != _STATIC,  # which signs nothing, and refuses a token
         ),
         python=args.node_python or sys.executable,
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
@@ -130,10 +132,11 @@ def _plan(
     )
 
 
-def _drive(engine: Engine, plan: JobPlan) -> int:
+def _drive(engine: Engine, plan: JobPlan, stdout: int) -> int:
     output = MergedOutput(
         STDERR.format,
         has_status=STDERR.can_show() and not STDERR.is_json,
         is_json=STDERR.is_json,
+        stdout=stdout,
     )
     return JobDriver(engine, plan, output).run()

@@ -129,12 +129,15 @@ def refuse_agents_options(args: Arguments) -> None:
             raise UsageError(f"{name} is set for each agent by --on; leave it out")
 
 
-def passed_environment(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """Return the variables that agents get, with a new token if there is none.
+def passed_environment(
+    environ: Mapping[str, str], patterns: Iterable[str], *, has_token: bool = True
+) -> dict[str, str]:
+    """Return the variables that agents get.
 
     Args:
         environ: this process's environment.
         patterns: further names; a final `*` stands for any characters.
+        has_token: whether there is a new token if the environment has none.
     """
     wanted = [*_PASSED, *patterns]
     passed = {
@@ -142,7 +145,8 @@ def passed_environment(environ: Mapping[str, str], patterns: Iterable[str]) -> d
         for name, value in environ.items()
         if name not in _NOT_PASSED and any(_matches(name, pattern) for pattern in wanted)
     }
-    passed.setdefault(_TOKEN, secrets.token_hex(32))
+    if has_token:
+        passed.setdefault(_TOKEN, secrets.token_hex(32))
     return passed
 
 
