@@ -17,7 +17,7 @@ PUBLIC = {
     *(
         f"plaunch.{name}"
         for name in (
-            "agent cli doctor durations errors events health lazy numbers options"
+            "agent cli doctor durations engines errors events health lazy numbers options"
             " plugin process rendezvous restarts scheduling threads values"
         ).split()
     ),

@@ -2,7 +2,7 @@
 
 import os
 
-from plaunch_engines.agents import ConnectedNode, NodeState
+from plaunch_engines.agents import AgentState, ConnectedNode
 
 from helpers.clock import Clock
 
@@ -35,9 +35,9 @@ def test_output_that_may_not_be_read_yet_is_not_lost():
         node.update(is_read=False)  # a slow reader
     clock.now += 1.0
     node.update(is_read=True)
-    assert node.state is not NodeState.ENDED
+    assert node.state is not AgentState.ENDED
     assert node.fds() == [handle.stdout, handle.stderr]
     clock.now += 1.5
     node.update(is_read=True)
-    assert node.state is NodeState.ENDED
+    assert node.state is AgentState.ENDED
     node.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ExitCode, PlaunchError, one_line
 
-from plaunch_engines.agents import ConnectedNode, NodeState
+from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.output import STDERR, STDOUT
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class JobDriver:
         previous_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             self._start(range(self._plan.count))
-            while any(node.state is not NodeState.ENDED for node in self._nodes):
+            while any(node.state is not AgentState.ENDED for node in self._nodes):
                 self._wait()
                 self._advance()
             return self._conclude()
@@ -157,7 +157,7 @@ class JobDriver:
             node.signal(signum)
 
     def _is_running(self) -> bool:
-        return any(node.state is NodeState.RUNNING for node in self._nodes)
+        return any(node.state is AgentState.RUNNING for node in self._nodes)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class JobDriver:
             return
         is_open = not self._job.signals and self._job.error is None and not self._is_over()
         for node in self._nodes:
-            if node.state is NodeState.READY:
+            if node.state is AgentState.READY:
                 if is_open:
                     self._configure(node)
                 else:
@@ -215,13 +215,13 @@ class JobDriver:
             now = self._clock()
             self._job.problem_at = min(self._job.problem_at, now)
             is_complete = all(
-                node.state is not NodeState.STARTING or node.is_overdue() for node in self._nodes
+                node.state is not AgentState.STARTING or node.is_overdue() for node in self._nodes
             )
             if is_complete or now - self._job.problem_at >= _PROBLEMS_WAIT:
                 if self._job.error is None and not self._job.signals:
                     self._job.error = StartError(self._plan.describe_problems(problems))
                 self._kill_all()
-        elif all(node.state is NodeState.READY for node in self._nodes):
+        elif all(node.state is AgentState.READY for node in self._nodes):
             self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
             self._output.say(self._plan.describe(self._job.endpoint))
             for node in self._nodes:
@@ -237,11 +237,11 @@ class JobDriver:
 
     def _replace_lost(self) -> None:
         for node in self._nodes:
-            if node.state is not NodeState.ENDED or node.is_counted:
+            if node.state is not AgentState.ENDED or node.is_counted:
                 continue
             node.is_counted = True
             self._output.say(node.describe_end(), "WARNING")
-            left = sum(other.state is not NodeState.ENDED for other in self._nodes)
+            left = sum(other.state is not AgentState.ENDED for other in self._nodes)
             if self._engine.can_replace and self._job.replaced < _MAX_REPLACED * self._plan.count:
                 self._job.replaced += 1
                 try:
@@ -257,8 +257,10 @@ class JobDriver:
                 node.lost_at = self._clock()
         lost = [node for node in self._nodes if node.lost_at is not None]
         if lost and all(self._clock() - (node.lost_at or 0.0) >= _TOO_FEW_WAIT for node in lost):
-            left = sum(node.state is not NodeState.ENDED for node in self._nodes)
-            self._job.error = NodesLostError(self._plan.describe_loss(lost, left))
+            left = sum(node.state is not AgentState.ENDED for node in self._nodes)
+            self._job.error = NodesLostError(
+                self._plan.describe_loss([node.name for node in lost], left)
+            )
             self._send_signal(signal.SIGTERM)
 
     def _kill_all(self) -> None:

@@ -70,7 +70,7 @@ def describe_node(folder: str, script: str) -> dict[str, object]:
         folder: the working folder of the job.
         script: the script, which may be relative to it; empty if the program is not a file.
     """
-    from plaunch._version import __version__
+    from plaunch import __version__
 
     return {
         "protocol": records.VERSION,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from plaunch.cli import Arguments
 
-    from plaunch_engines.agents import ConnectedNode
 
 _TOKEN = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 # Variables that agents get from here: those of plaunch, and of libraries that workers use.
@@ -107,11 +106,10 @@ class JobPlan:
             return f"nothing was started: {lines[0]}"
         return f"nothing was started, because of {len(lines)} nodes:\n  " + "\n  ".join(lines)
 
-    def describe_loss(self, lost: Iterable[ConnectedNode], left: int) -> str:
-        """Return the message about a job that has too few nodes."""
-        names = ", ".join(node.name for node in lost)
+    def describe_loss(self, lost: Iterable[str], left: int) -> str:
+        """Return the message about a job that has too few nodes, after it lost those."""
         return (
-            f"{names} lost; {left} {'node is' if left == 1 else 'nodes are'} left, the job needs "
+            f"{', '.join(lost)} lost; {left} {'node is' if left == 1 else 'nodes are'} left, the job needs "
             f"{self.min_nodes} (--nnodes), and the engine cannot replace a node (--spares)"
         )
 

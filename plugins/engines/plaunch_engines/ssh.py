@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 from plaunch.process import raise_descriptor_limit
 
-from plaunch_engines.process_handle import ProcessHandle
+from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.ssh_hosts import parse_hosts
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class SshEngine:
         return [*words, *(["-p", host.port] if host.port else []), host.target]
 
 
-class SshHandle(ProcessHandle):
+class SshHandle(AgentProcess):
     """An agent behind a connection, which may have to wait until it is opened.
 
     Args:
