@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.process.children import ExitPoller, Popen
-    from plaunch.process.components import Starter
     from plaunch.process.proc import Process
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
@@ -294,11 +293,8 @@ class Reaper:
         command: Sequence[str],
         environ: Mapping[str, str],
         *,
-        stdin: int,
-        stdout: int,
-        stderr: int,
-        pass_fds: Sequence[int] = (),
-        starter: Starter | None = None,
+        start: Callable[..., Popen | None] | None = None,
+        **options: Any,
     ) -> Popen:
         """Start a helper process of the launcher, which must not outlive the launcher.
 
@@ -308,11 +304,8 @@ class Reaper:
         Args:
             command: the program and its arguments.
             environ: its environment; secrets are removed.
-            stdin: the descriptor of its standard input.
-            stdout: that of its standard output.
-            stderr: that of its standard error.
-            pass_fds: more descriptors, which keep their numbers.
-            starter: starts it if it can; by default it is executed.
+            start: starts it, or returns None to let this method execute it.
+            options: more arguments of `start` and `Popen`.
 
         Raises:
             OSError: the system does not start it.
@@ -322,17 +315,9 @@ class Reaper:
         if self._job is None:
             raise RuntimeError("a helper is started while there are no workers")
         env = {**inheritable(environ), JOBS_VARIABLE: self._job.tags(HELPER)}
-        fds: dict[str, Any] = {
-            "stdin": stdin,
-            "stdout": stdout,
-            "stderr": stderr,
-            "pass_fds": pass_fds,
-        }
-        process: Popen | None = None
-        if starter is not None:
-            process = starter.start_helper(command, env=env, **fds)
+        process = None if start is None else start(command, env=env, **options)
         if process is None:
-            process = subprocess.Popen(command, env=env, start_new_session=True, **fds)
+            process = subprocess.Popen(command, env=env, start_new_session=True, **options)
         self._job.add_helper(process.pid)
         return process
 
