@@ -20,8 +20,8 @@ from plaunch.errors import ExitCode, PluginError, UsageError
 from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.guard import CallGuard, CallLimits, Culprits
+from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import KINDS, LOGS_SPECS
 from plaunch.process import LogsSpecs
 from plaunch.testing import plugin_manager
 

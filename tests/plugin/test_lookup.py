@@ -14,7 +14,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import hookimpl
-from plaunch.plugin.metadata import (
+from plaunch.plugin.kinds import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
     HEALTH_CHECKS,

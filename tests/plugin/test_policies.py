@@ -15,7 +15,8 @@ from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import CallLimits, PluginContext, PluginManager
 from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard
-from plaunch.plugin.metadata import GROUPS, scan
+from plaunch.plugin.kinds import GROUPS
+from plaunch.plugin.metadata import scan
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process import SignalAction
 from plaunch.restarts import Cause, Decision, Failure, RestartAction

@@ -21,7 +21,7 @@ from plaunch.plugin.contributions import (
     find_worker_store,
 )
 from plaunch.plugin.extensions import create_extensions
-from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.kinds import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits_of
 

@@ -26,7 +26,7 @@ from plaunch.errors import (
 from plaunch.launch.prepare import create_rendezvous
 from plaunch.plugin.contributions import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
-from plaunch.plugin.metadata import RENDEZVOUS
+from plaunch.plugin.kinds import RENDEZVOUS
 from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
 

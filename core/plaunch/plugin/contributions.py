@@ -14,7 +14,7 @@ from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, UsageError
 from plaunch.parts import OPEN_WORKER_STORE, package_of
-from plaunch.plugin.metadata import WITH_OPTIONS
+from plaunch.plugin.kinds import WITH_OPTIONS
 from plaunch.process.components import is_asked_for
 from plaunch.process.logs import LogsSpecs
 

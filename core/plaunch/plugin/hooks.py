@@ -17,7 +17,7 @@ from plaunch.errors import PlaunchError, PluginError, PluginLoadError, one_line
 from plaunch.plugin import hookspecs
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.guard import NotReturnedError
-from plaunch.plugin.metadata import ALL_KINDS, LIFECYCLE
+from plaunch.plugin.kinds import ALL_KINDS, LIFECYCLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.factories import (
+    from plaunch.plugin.kinds import (
         DeviceCounter,
         EngineFactory,
         EventHandlerFactory,

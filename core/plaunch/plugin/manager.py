@@ -12,7 +12,8 @@ from plaunch._names import class_name
 from plaunch.errors import PlaunchError
 from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard, CallLimits
 from plaunch.plugin.hooks import Hooks, Implementation
-from plaunch.plugin.metadata import FIRST_PARTY, GROUPS, WITH_OPTIONS, EntryPoint, Kind, T, scan
+from plaunch.plugin.kinds import GROUPS, WITH_OPTIONS, Kind, T
+from plaunch.plugin.metadata import FIRST_PARTY, EntryPoint, scan
 from plaunch.plugin.options import (
     Installed,
     PluginOptions,

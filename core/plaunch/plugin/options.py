@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plaunch._names import suggest
 from plaunch.errors import DuplicateNameError, PluginLoadError, UnknownNameError, UsageError
 from plaunch.options import Option
-from plaunch.plugin.metadata import (
+from plaunch.plugin.kinds import (
     ALL_KINDS,
     DEVICE_COUNTS,
-    FIRST_PARTY,
     GROUPS,
     LIFECYCLE,
     LOGS_SPECS,
     WITH_OPTIONS,
     Kind,
-    import_errors,
-    normalise,
-    scan,
 )
+from plaunch.plugin.metadata import FIRST_PARTY, import_errors, normalise, scan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError, SignalException, UnknownNameError, UsageError, one_line
 from plaunch.plugin.guard import NotReturnedError
-from plaunch.plugin.metadata import RESTART_POLICIES
+from plaunch.plugin.kinds import RESTART_POLICIES
 from plaunch.process.signals import SignalAction
 
 if TYPE_CHECKING:

@@ -19,18 +19,8 @@ from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, Usa
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
 from plaunch.plugin.guard import Culprits, keeping_sigchld
 from plaunch.plugin.hooks import LoadedPlugin
-from plaunch.plugin.metadata import (
-    FIRST_PARTY,
-    LIFECYCLE,
-    LOGS_SPECS,
-    TORCHRUN_HANDLERS,
-    WITH_OPTIONS,
-    Distribution,
-    EntryPoint,
-    Kind,
-    import_errors,
-    normalise,
-)
+from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
+from plaunch.plugin.metadata import FIRST_PARTY, Distribution, EntryPoint, import_errors, normalise
 from plaunch.plugin.options import load_options
 from plaunch.process.logs import LogsSpecs
 
@@ -38,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from plaunch.plugin.hooks import Hooks
-    from plaunch.plugin.metadata import T, Target
+    from plaunch.plugin.kinds import T
+    from plaunch.plugin.metadata import Target
     from plaunch.plugin.options import Installed, Word
 
 logger = logging.getLogger("plaunch")

@@ -108,9 +108,10 @@ class JobPlan:
 
     def describe_loss(self, lost: Iterable[str], left: int) -> str:
         """Return the message about a job that has too few nodes, after it lost those."""
+        are_left = f"{left} {'node is' if left == 1 else 'nodes are'} left"
         return (
-            f"{', '.join(lost)} lost; {left} {'node is' if left == 1 else 'nodes are'} left, the job needs "
-            f"{self.min_nodes} (--nnodes), and the engine cannot replace a node (--spares)"
+            f"{', '.join(lost)} lost; {are_left}, the job needs {self.min_nodes} (--nnodes), and "
+            "the engine cannot replace a node (--spares)"
         )
 
 
