@@ -45,6 +45,14 @@ OPTIONS = (
         has_variable=False,
     ),
     Option(
+        ("--ssh-command",),
+        "with --on=ssh: the program that connects, with its options; those have priority over "
+        "plaunch's (default: ssh)",
+        default="ssh",
+        metavar="COMMAND",
+        has_variable=False,
+    ),
+    Option(
         ("--start-limit",),
         "with --on: time for all agents to report that they are ready (default: 60)",
         default=60.0,
