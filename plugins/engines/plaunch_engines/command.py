@@ -46,7 +46,9 @@ def run_on_nodes(invocation: Invocation) -> int:
         words = [w for dest, given in args.option_words if not _is_own(dest, own) for w in given]
         program = [args.training_script, *args.training_script_args]
         if hasattr(engine, "launch"):
-            code: int = engine.launch([*words, "--", *program], invocation.write)
+            code: int = engine.launch(
+                [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
+            )
             return code
         plan = _plan(args, engine, request, words, manager)
         return _drive(engine, plan)

@@ -29,7 +29,7 @@ _SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 {directives}
-srun --ntasks="$SLURM_JOB_NUM_NODES" {srun} \\
+srun --ntasks="$SLURM_JOB_NUM_NODES" --cpu-bind=none {srun} \\
     {python} -m plaunch --scheduler=slurm \\
     {arguments}
 """
@@ -96,16 +96,14 @@ class SlurmBatchEngine:
         low, high = self._request.min_nodes, self._request.max_nodes
         assert low is not None
         assert high is not None
-        options = [*self._options]
-        srun = ["--kill-on-bad-exit", "--cpu-bind=none"]
-        if low < high or self._request.spares:  # the job survives the loss of a node
-            options.append("--no-kill")
-            srun.append("--no-kill")
+        is_elastic = low < high or self._request.spares > 0
+        # With nodes to spare, the job survives a launcher or a node that is lost.
+        options = ["--no-kill", *self._options] if is_elastic else self._options
         return _SCRIPT.format(
             job=self._request.job,
             nodes=high + self._request.spares,
             directives="".join(f"#SBATCH {option}\n" for option in _lines(options)),
-            srun=shlex.join(srun),
+            srun="--no-kill" if is_elastic else "--kill-on-bad-exit",
             python=shlex.quote(sys.executable),
             arguments=shlex.join(arguments),
         )
