@@ -214,9 +214,7 @@ class Command:
 
     def signal(self, signum):
         """Send a signal to plaunch itself."""
-        (pid,) = (
-            pid for pid, words in processes(self._folder) if words[1:3] == ["-m", "plaunch"]
-        )
+        (pid,) = (pid for pid, words in processes(self._folder) if words[1:3] == ["-m", "plaunch"])
         os.kill(pid, signum)
 
     def end(self):
@@ -236,7 +234,9 @@ def processes(folder):
                 found.append((int(path.name), words))
         except OSError:
             continue
-    return [(pid, words) for pid, words in found if words[0] != "nsenter" and str(TOOL) not in words]
+    return [
+        (pid, words) for pid, words in found if words[0] != "nsenter" and str(TOOL) not in words
+    ]
 
 
 @pytest.fixture
@@ -301,6 +301,16 @@ class TestWithSlurm:
                 os.kill(pid, signal.SIGKILL)
         command.signal(signal.SIGKILL)
         command.end()
+        cluster.check_gone()
+
+    def test_the_allocation_is_released_after_salloc_was_killed(self, cluster):
+        command = cluster.plaunch("--on=slurm", "--nnodes=3", "worker.py")
+        command.until_world(3)
+        for pid, words in processes(cluster.folder):
+            if words[0] == "salloc":
+                os.kill(pid, signal.SIGKILL)
+        write_whole(cluster.folder / "exit", 0)
+        assert command.end() == 0
         cluster.check_gone()
 
     def test_a_killed_agent_is_replaced(self, cluster):
@@ -386,7 +396,7 @@ class TestWithSlurm:
         command = cluster.plaunch("--on=slurm", "--nnodes=4", "--start-limit=4", "worker.py")
         assert command.end() == 111
         assert re.search(
-            r"slurm: no agent has reported within 4 s: job 1 is pending: Partition\w+; --start-limit",
+            r"slurm: no agent has reported within 4 s: job 1 is pending: Partition\w+; --start-lim",
             command.messages[-1],
         )
         cluster.check_gone()

@@ -22,7 +22,9 @@ import time
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("slurm_cluster.sh")
-NAMESPACES = "unshare --net --uts --mount --pid --fork --kill-child --mount-proc".split()
+NAMESPACES = [
+    *("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+]
 UP = ["sh", "-c", "echo up; exec sleep infinity"]
 STOP_LIMIT = 10.0  # seconds
 
@@ -79,9 +81,7 @@ def lose(folder: Path, node: str) -> None:
     spaces = {pid: space for pid in _pids() if (space := _link(pid, "net"))}
     inside = _link(first_process(folder), "pid")
     daemon = next(
-        pid
-        for pid in spaces
-        if _link(pid, "pid") == inside and _words(pid)[-2:] == ["-N", node]
+        pid for pid in spaces if _link(pid, "pid") == inside and _words(pid)[-2:] == ["-N", node]
     )
     for pid, space in spaces.items():
         if space == spaces[daemon]:
@@ -131,7 +131,7 @@ def main() -> None:
         sys.exit(start(given.folder) or None)
     if given.action == "run":
         command = [*enter(given.folder), *given.words]
-        os.execvpe(command[0], command, environment(given.folder))
+        os.execvpe(command[0], command, environment(given.folder))  # noqa: S606
     if given.action == "lose":
         lose(given.folder, *given.words)
     else:

@@ -46,6 +46,7 @@ def run_on_nodes(invocation: Invocation) -> int:
         words = [w for dest, given in args.option_words if not _is_own(dest, own) for w in given]
         program = [args.training_script, *args.training_script_args]
         if hasattr(engine, "launch"):
+            _refuse_options_of_driver(args)
             code: int = engine.launch(
                 [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
             )
@@ -54,6 +55,18 @@ def run_on_nodes(invocation: Invocation) -> int:
         return _drive(engine, plan)
     finally:
         engine.close()
+
+
+def _refuse_options_of_driver(args: Arguments) -> None:
+    """Refuse options of agents that this command starts, with an engine that does not let it.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for dest in ("node_python", "pass_env", "start_limit"):
+        if args.is_given(dest):
+            name = dest.replace("_", "-")
+            raise UsageError(f"--{name} has no effect with --on={args.on}; leave it out")
 
 
 def _is_own(dest: str, own: dict[str, Any]) -> bool:

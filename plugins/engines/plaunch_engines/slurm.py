@@ -112,9 +112,7 @@ class SlurmHandle(ProcessHandle):
         env: the variables of srun and of the agent.
     """
 
-    def __init__(
-        self, engine: SlurmEngine, command: Sequence[str], env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, engine: SlurmEngine, command: Sequence[str], env: Mapping[str, str]) -> None:
         super().__init__("slurm", ["sh", "-c", _WAIT, "sh", *_STEP, *command], env=env)
         self._engine = engine
 

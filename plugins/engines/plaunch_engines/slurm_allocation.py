@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 END = b"end\n"
 
-# salloc runs this: the allocation lasts until it ends. Without the line, the command has ended, and
-# perhaps salloc as well, which then does not release the allocation.
+# salloc runs this, and releases the allocation after it. Without the line `end`, salloc or this
+# program was killed.
 _HOLD = (
     'echo "$SLURM_JOB_ID" $(scontrol show hostnames); read -r word || exec scancel "$SLURM_JOB_ID"'
 )
 _AGENTS_END = 6.0  # seconds for agents to end after the command; a little more than their grace
-_STEP = 1.0  # seconds for salloc to end, before the next attempt
 _ASK_INTERVAL = 2.0  # seconds between two questions why a job is pending
 _ASK_TIMEOUT = 5.0
 _FOUND = re.compile(rb"(Pending|Granted) job allocation (\d+)")
@@ -44,26 +43,25 @@ class AllocationHolder:
     """
 
     def __init__(self, options: Sequence[str]) -> None:
+        stdin, self._stdin = os.pipe()
+        self._stderr, stderr = os.pipe()
         self._salloc = subprocess.Popen(
-            ["salloc", "--kill-command", *options, "sh", "-c", _HOLD],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            ["salloc", "--kill-command", *options, "sh", "-c", _HOLD], stdin=stdin, stderr=stderr
         )
+        os.close(stdin)
+        os.close(stderr)
         self._job = ""
-        self._is_pending = False
+        self._is_granted = False
         self._reason = ""
 
     def run(self) -> int:
         """Hold the allocation until standard input has something; return salloc's exit code."""
         word = self._follow()
-        if word != END and self._job and not self._is_pending:
+        if self._is_granted and word != END:
             self._wait_for_steps()
-        # A pending salloc has not started its command, and ends at SIGTERM.
-        for release in (lambda: self._close(word), self._salloc.terminate, self._salloc.kill):
-            if self._salloc.poll() is None:
-                release()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._salloc.wait(_STEP)
+        if not self._is_granted:
+            self._salloc.terminate()
+        self._release()
         return self._salloc.wait()
 
     def _follow(self) -> bytes:
@@ -71,9 +69,7 @@ class AllocationHolder:
 
         Returns what standard input has: nothing at its end, also if salloc has ended.
         """
-        messages = self._salloc.stderr
-        assert messages is not None
-        inputs = [0, messages.fileno()]
+        inputs = [0, self._stderr]
         asked_at = 0.0
         while len(inputs) > 1 or self._salloc.poll() is None:
             ready, _, _ = select.select(inputs, [], [], _ASK_INTERVAL)
@@ -85,8 +81,9 @@ class AllocationHolder:
                     inputs.remove(fd)
                 os.write(2, data)
                 for state, job in _FOUND.findall(data):
-                    self._job, self._is_pending = job.decode(), state == b"Pending"
-            if self._is_pending and time.monotonic() - asked_at >= _ASK_INTERVAL:
+                    self._job, self._is_granted = job.decode(), state == b"Granted"
+            is_pending = self._job and not self._is_granted
+            if is_pending and time.monotonic() - asked_at >= _ASK_INTERVAL:
                 asked_at = time.monotonic()
                 self._show_reason()
         return b""
@@ -119,12 +116,12 @@ class AllocationHolder:
             return asked.stdout.decode(errors="replace").strip()
         return ""
 
-    def _close(self, word: bytes) -> None:
-        """Let the command of salloc end."""
-        stdin = self._salloc.stdin
-        assert stdin is not None
-        with contextlib.suppress(BrokenPipeError), stdin:  # unless it has ended
-            stdin.write(word)
+    def _release(self) -> None:
+        """Let the command of salloc end; if salloc was killed, it releases the allocation."""
+        if self._salloc.poll() is None:
+            with contextlib.suppress(BrokenPipeError):  # it has just ended
+                os.write(self._stdin, END)
+        os.close(self._stdin)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The engine `slurm:batch`: writes a batch script with one launcher on each node, and submits it."""
+"""The engine `slurm:batch`: submits a batch script with one launcher on each node."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class SlurmBatchEngine:
         require("sbatch")
         if request.max_nodes is None or request.min_nodes is None:
             raise UsageError("--on=slurm:batch needs a number of nodes (--nnodes)")
-        self._request = request
+        self._min_nodes = request.min_nodes
+        self._nodes = request.max_nodes + request.spares
+        self._folder = request.folder
+        self._name = request.job
         self._options = options
 
     def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:
@@ -60,7 +63,7 @@ class SlurmBatchEngine:
         Raises:
             UsageError: the script cannot be written, or Slurm rejects it.
         """
-        path = Path(self._request.folder, f"{self._request.job}.sbatch")
+        path = Path(self._folder, f"{self._name}.sbatch")
         try:
             path.write_text(self.script(arguments))
         except OSError as error:
@@ -93,15 +96,12 @@ class SlurmBatchEngine:
         Args:
             arguments: as for `launch`.
         """
-        low, high = self._request.min_nodes, self._request.max_nodes
-        assert low is not None
-        assert high is not None
-        is_elastic = low < high or self._request.spares > 0
         # With nodes to spare, the job survives a launcher or a node that is lost.
+        is_elastic = self._min_nodes < self._nodes
         options = ["--no-kill", *self._options] if is_elastic else self._options
         return _SCRIPT.format(
-            job=self._request.job,
-            nodes=high + self._request.spares,
+            job=self._name,
+            nodes=self._nodes,
             directives="".join(f"#SBATCH {option}\n" for option in _lines(options)),
             srun="--no-kill" if is_elastic else "--kill-on-bad-exit",
             python=shlex.quote(sys.executable),
