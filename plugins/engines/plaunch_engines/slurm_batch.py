@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
-from plaunch_engines.slurm import ask_slurm, require
+from plaunch_engines.slurm_programs import ask_slurm, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
