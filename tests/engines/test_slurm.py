@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from plaunch.engines import EngineRequest
-from plaunch.errors import UsageError
+from plaunch.errors import ExitCode, UsageError
 from plaunch_engines.slurm import create_slurm_engine, slurm_options
 
 from helpers.nodes import WORKER, write_whole
@@ -44,12 +44,34 @@ def request(where="", **fields):
     })  # fmt: skip
 
 
+# A job 7 of the nodes that the file `nodes` names. Steps run on this machine.
+FAKES = {
+    "srun": """
+        for word; do
+            case $word in --nodelist=*) export NODE=${word#*=} ;; --*) ;; *) break ;; esac
+            shift
+        done
+        exec "$@"
+    """,
+    "salloc": """
+        while [ "$1" != sh ]; do shift; done
+        echo "salloc: Granted job allocation 7" >&2
+        SLURM_JOB_ID=7 "$@"
+    """,
+    "squeue": "case $* in *%N*) echo the-nodes ;; esac",
+    "scontrol": "cat $(dirname $0)/nodes",
+    "scancel": "echo $* > $(dirname $0)/cancelled",
+    "sbatch": "exit 1",
+}
+
+
 @pytest.fixture
 def with_programs(tmp_path, monkeypatch):
-    """Programs of Slurm in PATH, which no test here runs."""
-    for name in ("srun", "salloc", "sbatch"):
+    """Programs in the place of Slurm's, which know one job."""
+    (tmp_path / "nodes").write_text("node1\nnode2\nnode3\n")
+    for name, text in FAKES.items():
         path = tmp_path / name
-        path.write_text("#!/bin/sh\nexit 1\n")
+        path.write_text(f"#!/bin/sh\n{text}")
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -111,6 +133,99 @@ def test_a_batch_script(fields, nodes, has_spares):
     assert ("#SBATCH --no-kill\n" in script, "--kill-on-bad-exit" in script) == (
         (True, False) if has_spares else (False, True)
     )
+
+
+def run_agents(engine, handles, text):
+    """Send a line to agents that are `cat`, and return what they write; they have ended then."""
+    for handle in handles:
+        handle.write(text)
+    read = dict.fromkeys(handles, b"")
+
+    def ended():
+        for handle in handles:
+            try:
+                read[handle] += os.read(handle.stdout, 1000)
+            except BlockingIOError:
+                pass
+        return all(handle.poll() is not None for handle in handles)
+
+    wait_until(ended, lambda: f"the agents end: {read}")
+    return [read[handle].decode() for handle in handles]
+
+
+AGENT = ["sh", "-c", 'read -r line; echo "$NODE $line"; exit "$line"']
+
+
+@pytest.fixture
+def engine():
+    """Close engines, which kills their processes."""
+    made = []
+
+    def create(*given, **fields):
+        made.append(create_slurm_engine(request(*given, **fields)))
+        return made[-1]
+
+    yield create
+    for each in made:
+        each.close()
+
+
+@pytest.mark.usefixtures("with_programs")
+def test_agents_of_an_allocation_are_replaced_on_other_nodes(engine, monkeypatch, tmp_path):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    made = engine()
+    assert made.nodes == 3
+    first = made.start(AGENT, [0, 1])
+    assert run_agents(made, first, b"7\n") == ["node1 7\n", "node2 7\n"]
+    assert [handle.poll() for handle in first] == [7, 7]
+    (unused,) = made.start(AGENT, [2])
+    assert run_agents(made, [unused], f"{ExitCode.NODE_EXCLUDED:d}\n".encode()) == [
+        f"node3 {ExitCode.NODE_EXCLUDED:d}\n"
+    ]
+    (again,) = made.start(AGENT, [3])
+    assert again.node == "node1"
+    (tmp_path / "nodes").write_text("node1\nnode3\n")  # Slurm has lost node2
+    with pytest.raises(UsageError, match="job 7 has no other node"):
+        made.start(AGENT, [4])
+    (tmp_path / "nodes").write_text("")
+    with pytest.raises(UsageError, match="job 7 has ended"):
+        made.start(AGENT, [4])
+
+
+@pytest.mark.usefixtures("with_programs")
+def test_an_allocation_is_made_and_released(engine, tmp_path):
+    made = engine(max_nodes=3)
+    assert made.nodes is None
+    agents = made.start(AGENT, [0, 1, 2])
+    wait_until(lambda: agents[0].poll() is None and agents[0].node == "node1", lambda: "granted")
+    assert run_agents(made, agents, b"0\n") == ["node1 0\n", "node2 0\n", "node3 0\n"]
+    made.close()
+    assert not (tmp_path / "cancelled").exists()
+
+
+@pytest.mark.usefixtures("with_programs")
+def test_an_allocation_is_released_without_the_process_that_holds_it(engine, tmp_path):
+    made = engine(max_nodes=3)
+    agents = made.start(AGENT, [0, 1, 2])
+    wait_until(lambda: agents[0].poll() is None and agents[0].node == "node1", lambda: "granted")
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (holder,) = (
+        int(pid)
+        for pid in children
+        if "plaunch_engines.slurm_allocation" in Path(f"/proc/{pid}/cmdline").read_text()
+    )
+    os.kill(holder, signal.SIGKILL)
+    cancelled = tmp_path / "cancelled"
+    wait_until(lambda: cancelled.exists() and cancelled.read_text() == "7\n", lambda: "scancel")
+
+
+@pytest.mark.usefixtures("with_programs")
+def test_agents_end_without_an_allocation(engine, tmp_path):
+    (tmp_path / "salloc").write_text("#!/bin/sh\necho 'salloc: error: no' >&2; exit 1\n")
+    made = engine()
+    agents = made.start(AGENT, [0, 1])
+    wait_until(lambda: [a.poll() for a in agents] == [1, 1], lambda: "they end")
+    assert os.read(agents[0].stderr, 1000) == b"salloc: error: no\n"
 
 
 # --- a real Slurm ---------------------------------------------------------------------------------
