@@ -135,10 +135,10 @@ def test_a_batch_script(fields, nodes, has_spares):
     )
 
 
-def run_agents(engine, handles, text):
-    """Send a line to agents that are `cat`, and return what they write; they have ended then."""
+def run_agents(handles, code):
+    """Let agents end with a code; return what they have written."""
     for handle in handles:
-        handle.write(text)
+        handle.write(f"{code}\n".encode())
     read = dict.fromkeys(handles, b"")
 
     def ended():
@@ -156,58 +156,71 @@ def run_agents(engine, handles, text):
 AGENT = ["sh", "-c", 'read -r line; echo "$NODE $line"; exit "$line"']
 
 
+class Agents:
+    """Starts agents of an engine, and ends them."""
+
+    def __init__(self):
+        self.engine = None
+        self._handles = []
+
+    def create_engine(self, **fields):
+        self.engine = create_slurm_engine(request(**fields))
+
+    def start(self, *indices):
+        started = self.engine.start(AGENT, indices)
+        self._handles += started
+        return started
+
+    def start_in_new_allocation(self, count):
+        started = self.start(*range(count))
+        wait_until(lambda: started[0].poll() is None and started[0].node == "node1", "granted")
+        return started
+
+    def close(self):
+        self.engine.close()
+        wait_until(lambda: all(h.poll() is not None for h in self._handles), "they end")
+        for handle in self._handles:
+            handle.close()
+
+
 @pytest.fixture
-def engine():
-    """Close engines, which kills their processes."""
-    made = []
-
-    def create(*given, **fields):
-        made.append(create_slurm_engine(request(*given, **fields)))
-        return made[-1]
-
-    yield create
-    for each in made:
-        each.close()
+def agents(with_programs):
+    agents = Agents()
+    yield agents
+    agents.close()
 
 
-@pytest.mark.usefixtures("with_programs")
-def test_agents_of_an_allocation_are_replaced_on_other_nodes(engine, monkeypatch, tmp_path):
+def test_agents_of_an_allocation_are_replaced_on_other_nodes(agents, monkeypatch, tmp_path):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    made = engine()
-    assert made.nodes == 3
-    first = made.start(AGENT, [0, 1])
-    assert run_agents(made, first, b"7\n") == ["node1 7\n", "node2 7\n"]
+    agents.create_engine()
+    assert agents.engine.nodes == 3
+    first = agents.start(0, 1)
+    assert run_agents(first, 7) == ["node1 7\n", "node2 7\n"]
     assert [handle.poll() for handle in first] == [7, 7]
-    (unused,) = made.start(AGENT, [2])
-    assert run_agents(made, [unused], f"{ExitCode.NODE_EXCLUDED:d}\n".encode()) == [
-        f"node3 {ExitCode.NODE_EXCLUDED:d}\n"
-    ]
-    (again,) = made.start(AGENT, [3])
+    excluded = int(ExitCode.NODE_EXCLUDED)
+    assert run_agents(agents.start(2), excluded) == [f"node3 {excluded}\n"]
+    (again,) = agents.start(3)
     assert again.node == "node1"
     (tmp_path / "nodes").write_text("node1\nnode3\n")  # Slurm has lost node2
     with pytest.raises(UsageError, match="job 7 has no other node"):
-        made.start(AGENT, [4])
+        agents.start(4)
     (tmp_path / "nodes").write_text("")
     with pytest.raises(UsageError, match="job 7 has ended"):
-        made.start(AGENT, [4])
+        agents.start(4)
 
 
-@pytest.mark.usefixtures("with_programs")
-def test_an_allocation_is_made_and_released(engine, tmp_path):
-    made = engine(max_nodes=3)
-    assert made.nodes is None
-    agents = made.start(AGENT, [0, 1, 2])
-    wait_until(lambda: agents[0].poll() is None and agents[0].node == "node1", lambda: "granted")
-    assert run_agents(made, agents, b"0\n") == ["node1 0\n", "node2 0\n", "node3 0\n"]
-    made.close()
+def test_an_allocation_is_made_and_released(agents, tmp_path):
+    agents.create_engine(max_nodes=3)
+    assert agents.engine.nodes is None
+    started = agents.start_in_new_allocation(3)
+    assert run_agents(started, 0) == ["node1 0\n", "node2 0\n", "node3 0\n"]
+    agents.engine.close()
     assert not (tmp_path / "cancelled").exists()
 
 
-@pytest.mark.usefixtures("with_programs")
-def test_an_allocation_is_released_without_the_process_that_holds_it(engine, tmp_path):
-    made = engine(max_nodes=3)
-    agents = made.start(AGENT, [0, 1, 2])
-    wait_until(lambda: agents[0].poll() is None and agents[0].node == "node1", lambda: "granted")
+def test_an_allocation_is_released_without_the_process_that_holds_it(agents, tmp_path):
+    agents.create_engine(max_nodes=3)
+    agents.start_in_new_allocation(3)
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     (holder,) = (
         int(pid)
@@ -216,16 +229,15 @@ def test_an_allocation_is_released_without_the_process_that_holds_it(engine, tmp
     )
     os.kill(holder, signal.SIGKILL)
     cancelled = tmp_path / "cancelled"
-    wait_until(lambda: cancelled.exists() and cancelled.read_text() == "7\n", lambda: "scancel")
+    wait_until(lambda: cancelled.exists() and cancelled.read_text() == "7\n", "scancel")
 
 
-@pytest.mark.usefixtures("with_programs")
-def test_agents_end_without_an_allocation(engine, tmp_path):
+def test_agents_end_without_an_allocation(agents, tmp_path):
     (tmp_path / "salloc").write_text("#!/bin/sh\necho 'salloc: error: no' >&2; exit 1\n")
-    made = engine()
-    agents = made.start(AGENT, [0, 1])
-    wait_until(lambda: [a.poll() for a in agents] == [1, 1], lambda: "they end")
-    assert os.read(agents[0].stderr, 1000) == b"salloc: error: no\n"
+    agents.create_engine()
+    started = agents.start(0, 1)
+    wait_until(lambda: [agent.poll() for agent in started] == [1, 1], "they end")
+    assert os.read(started[0].stderr, 1000) == b"salloc: error: no\n"
 
 
 # --- a real Slurm ---------------------------------------------------------------------------------
