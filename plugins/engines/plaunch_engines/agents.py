@@ -56,7 +56,6 @@ class ConnectedNode:
         self, index: int, handle: AgentHandle, ready_until: float, clock: Callable[[], float]
     ) -> None:
         self.index = index
-        self.name = handle.node
         self.state = AgentState.STARTING
         self.code: int | None = None
         self.failure: dict[str, Any] | None = None
@@ -72,6 +71,11 @@ class ConnectedNode:
         self._is_stopped = False
         self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self._handle.node
 
     @property
     def address(self) -> str:
@@ -95,12 +99,15 @@ class ConnectedNode:
             return
         except OSError:
             data = b""
+        has_reported_end = self.code is not None
         texts, found = self._open[fd].feed(data)
         if not data:
             del self._open[fd]
         for record in found:
             self._handle_record(record)
         is_error = fd == self._handle.stderr
+        if is_error and has_reported_end:
+            return  # what ssh or srun write about the exit code adds nothing to the report
         for text in texts:
             if is_error:
                 self._last_lines.append(text.decode(errors="replace").rstrip())

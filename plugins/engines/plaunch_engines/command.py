@@ -48,12 +48,27 @@ def run_on_nodes(invocation: Invocation) -> int:
         words = [w for dest, given in args.option_words if dest not in others for w in given]
         program = [args.training_script, *args.training_script_args]
         if hasattr(engine, "launch"):
-            code: int = engine.launch([*words, "--", *program], invocation.write)
+            _refuse_options_of_driver(args)
+            code: int = engine.launch(
+                [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
+            )
             return code
         plan = _plan(args, engine, request, words, manager)
         return _drive(engine, plan, invocation.stream.fileno())
     finally:
         engine.close()
+
+
+def _refuse_options_of_driver(args: Arguments) -> None:
+    """Refuse options of agents that this command starts, with an engine that does not let it.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for dest in ("node_python", "pass_env", "start_limit"):
+        if args.is_given(dest):
+            name = dest.replace("_", "-")
+            raise UsageError(f"--{name} has no effect with --on={args.on}; leave it out")
 
 
 def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:

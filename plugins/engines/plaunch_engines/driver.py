@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch.errors import ExitCode, PlaunchError, one_line
+from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.output import STDERR, STDOUT
@@ -247,7 +247,7 @@ class JobDriver:
                 try:
                     self._start([max(other.index for other in self._nodes) + 1])
                 except PlaunchError as error:
-                    self._output.say(f"{node.name} is not replaced: {one_line(error)}", "WARNING")
+                    self._output.say(f"{node.name} is not replaced: {error}", "WARNING")
                 else:
                     self._output.say(
                         f"{self._nodes[-1].name} is started in the place of {node.name}"

@@ -7,8 +7,8 @@ from plaunch.options import LIMIT, Option, integer, seconds
 OPTIONS = (
     Option(
         ("--on",),
-        "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, or "
-        "a plugin's; all other options are those of each agent",
+        "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, "
+        "slurm, or a plugin's; all other options are those of each agent",
         metavar="ENGINE[:WHERE]",
         plugins="engines",
         command="plaunch_engines.command:run_on_nodes",
@@ -42,6 +42,14 @@ OPTIONS = (
         default="loopback",
         metavar="NETWORK",
         choices=("loopback", "namespaces"),
+        has_variable=False,
+    ),
+    Option(
+        ("--slurm-options",),
+        "with --on=slurm outside of an allocation, and with --on=slurm:batch: options of salloc or "
+        'sbatch, such as "--partition=gpu --time=8:00:00 --gpus-per-node=8"; may be repeated',
+        metavar="OPTIONS",
+        is_repeated=True,
         has_variable=False,
     ),
     Option(
