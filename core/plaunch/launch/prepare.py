@@ -237,6 +237,9 @@ def _find_events(
     )
     if not is_needed and (plugin is None or not logger.isEnabledFor(logging.INFO)):
         return None
+    if plugin is None:  # an unknown name is the better message
+        for name in config.event_log_handler.split(","):
+            manager.check_name(EVENT_HANDLERS, name)
     readers = _load(plugin, "EVENT_READERS", "create the events that are read")(config, manager)
     publish: PublishEvents = readers.publish
     return publish
