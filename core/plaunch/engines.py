@@ -70,8 +70,10 @@ class AgentHandle(Protocol):
     waits for the end of both before it takes the exit code for the end of the agent.
 
     Attributes:
-        node: the name of the node, for messages and in front of lines.
+        node: the name of the node, for messages and in front of lines. If the system chooses the
+            node, `poll` sets it before the agent's first output.
         address: the address at which the other nodes reach it; empty to let the agent find out.
+            Set by `poll` as above.
         stdout: a descriptor of the agent's standard output; the handle closes it.
         stderr: the same for standard error.
     """

@@ -56,7 +56,6 @@ class ConnectedNode:
         self, index: int, handle: AgentHandle, ready_until: float, clock: Callable[[], float]
     ) -> None:
         self.index = index
-        self.name = handle.node
         self.state = NodeState.STARTING
         self.code: int | None = None
         self.failure: dict[str, Any] | None = None
@@ -72,6 +71,11 @@ class ConnectedNode:
         self._is_stopped = False
         self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self._handle.node
 
     @property
     def address(self) -> str:
