@@ -1,10 +1,10 @@
 """Start or end a Ray cluster of several nodes on this machine, to try the engine `ray`.
 
-    python tools/cluster/ray.py start [NODES]    prints the address of the cluster
-    python tools/cluster/ray.py stop
+    python tools/cluster/ray.py start [NODES [STATE]]
+    python tools/cluster/ray.py stop [STATE]
 
-Each node has a raylet, and the resource `node` once. One process holds the cluster, and ends with
-it; `stop` ends that process. Needs the package `ray`.
+`start` prints the address of the cluster, for --on=ray:ADDRESS. Each node has one CPU and one unit
+of the resource `node`. STATE is a file that describes the cluster. Needs the package `ray`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STATE = Path(tempfile.gettempdir(), f"plaunch-ray-{os.getuid()}.json")
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).parent]
 
 
-def start(count: int = _NODES, state: Path = _STATE) -> str:
+def start(count: int, state: Path) -> str:
     """Start a cluster of `count` nodes; return its address.
 
     Args:
@@ -60,7 +60,7 @@ def start(count: int = _NODES, state: Path = _STATE) -> str:
     return str(json.loads(state.read_text())["address"])
 
 
-def stop(state: Path = _STATE) -> None:
+def stop(state: Path) -> None:
     """End the cluster, and wait until none of its processes is left."""
     if not state.exists():
         return
@@ -121,10 +121,11 @@ def _runs(pid: int) -> bool:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["start", *rest] if len(rest) < 2:
-            sys.stdout.write(start(*map(int, rest)) + "\n")
-        case ["stop"]:
-            stop()
+        case ["start", *rest] if len(rest) <= 2:
+            count, state = [*rest, *(str(_NODES), str(_STATE))[len(rest) :]]
+            sys.stdout.write(start(int(count), Path(state)) + "\n")
+        case ["stop", *rest] if len(rest) <= 1:
+            stop(Path(rest[0]) if rest else _STATE)
         case ["hold", count, path]:
             hold(int(count), Path(path))
         case _:

@@ -49,7 +49,7 @@ def run_on_nodes(invocation: Invocation) -> int:
             code: int = engine.launch([*words, "--", *program], invocation.write)
             return code
         plan = _plan(args, engine, request, words, manager)
-        return _drive(engine, plan)
+        return _drive(engine, plan, invocation.stream.fileno())
     finally:
         engine.close()
 
@@ -131,10 +131,11 @@ def _plan(
     )
 
 
-def _drive(engine: Engine, plan: JobPlan) -> int:
+def _drive(engine: Engine, plan: JobPlan, stdout: int) -> int:
     output = MergedOutput(
         STDERR.format,
         has_status=STDERR.can_show() and not STDERR.is_json,
         is_json=STDERR.is_json,
+        stdout=stdout,
     )
     return JobDriver(engine, plan, output).run()

@@ -138,10 +138,10 @@ class ConnectedAgent:
             raise SystemExit(error.exit_code) from None
 
     def request_end(self) -> bool:
-        """Request the end of this node's part of the job; False if there is no agent yet."""
+        """Request that this node leaves the job; False if there is no agent yet."""
         control = self._control
         if control is not None:
-            control.request("stop", _LOST)
+            control.request("leave", _LOST)
         return control is not None
 
     # --- as a plugin ------------------------------------------------------------------------------

@@ -36,6 +36,11 @@ class AgentProcess:
         """
         import ray
 
+        self.start_process(command)
+        return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+
+    def start_process(self, command: Sequence[str]) -> None:
+        """Start the agent, whose standard streams are pipes."""
         # Ray blocks SIGINT on the threads of actors, and children inherit that.
         mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         try:
@@ -55,7 +60,6 @@ class AgentProcess:
         self._streams = [self._process.stdout.fileno(), self._process.stderr.fileno()]
         self._open = set(self._streams)
         self._pidfd = os.pidfd_open(self._process.pid)
-        return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
     def read(self) -> Output:
         """Wait for output or the exit of the agent.
@@ -69,7 +73,8 @@ class AgentProcess:
             poller.register(fd, select.POLLIN)
         if self._process.returncode is None:
             poller.register(self._pidfd, select.POLLIN)
-        ready = {fd for fd, _ in poller.poll()} if self._open or self._is_running() else set()
+        is_over = not self._open and self._process.returncode is not None
+        ready = set() if is_over else {fd for fd, _ in poller.poll()}
         parts = []
         for fd in self._streams:
             data = b""
@@ -93,9 +98,6 @@ class AgentProcess:
     def stop(self) -> None:
         """Kill the agent; its guard ends the workers."""
         self._process.kill()
-
-    def _is_running(self) -> bool:
-        return self._process.poll() is None
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -208,9 +208,9 @@ class RayCluster:
         ]
         free = ray.available_resources()
         return (
-            f"Ray has no {len(self._bundles)} nodes with {_amounts(self._resources)} each; of its "
-            f"{len(alive)} nodes, {len(large)} have that much, partly in use; free in all: "
-            f"{_amounts({name: free.get(name, 0) for name in self._resources})}"
+            f"{len(self._bundles)} nodes with {_amounts(self._resources)} each are requested; of "
+            f"the {len(alive)} nodes of this Ray cluster, {len(large)} have that much, and in all, "
+            f"{_amounts({name: free.get(name, 0) for name in self._resources})} are free"
         )
 
 

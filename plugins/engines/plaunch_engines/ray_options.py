@@ -23,10 +23,10 @@ def read_resources(text: str) -> dict[str, float]:
     if not isinstance(given, dict) or not all(
         type(amount) in (int, float) and amount >= 0 for amount in given.values()
     ):
-        raise UsageError(f"--ray-resources: {text!r} is not a JSON object such as {_EXAMPLE}")
+        raise UsageError(f"{text!r} is not a JSON object such as {_EXAMPLE}")
     resources = {name: amount for name, amount in {"CPU": 1, **given}.items() if amount}
     if not resources:
-        raise UsageError(f"--ray-resources: {text!r} requests nothing")
+        raise UsageError(f"{text!r} requests nothing")
     return resources
 
 
