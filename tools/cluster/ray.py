@@ -107,7 +107,11 @@ def hold(count: int, state: Path) -> None:
             unfinished = state.with_suffix(".new")
             unfinished.write_text(text)
             unfinished.replace(state)
-            signal.pause()
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+            while True:
+                signal.sigwaitinfo([signal.SIGCHLD])
+                for node in nodes:
+                    node.live_processes()  # reaps: Ray's workers outlive a raylet that is a zombie
         finally:
             cluster.shutdown()
 

@@ -41,24 +41,26 @@ class AgentProcess:
 
     def start_process(self, command: Sequence[str]) -> None:
         """Start the agent, whose standard streams are pipes."""
+        stdin, self._stdin = os.pipe()
+        out, stdout = os.pipe()
+        err, stderr = os.pipe()
+        self._streams = (out, err)
+        self._open = {out, err}
         # Ray blocks SIGINT on the threads of actors, and children inherit that.
         mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         try:
             self._process = subprocess.Popen(
                 command,
-                bufsize=0,
                 env=clean_environment(os.environ),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._streams = [self._process.stdout.fileno(), self._process.stderr.fileno()]
-        self._open = set(self._streams)
+            for fd in (stdin, stdout, stderr):
+                os.close(fd)
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def read(self) -> Output:
@@ -66,15 +68,14 @@ class AgentProcess:
 
         Returns:
             What it has written to standard output and standard error, its exit code (128+n for
-            signal n, None while it runs), and whether nothing will follow.
+            signal n, None while it runs), and whether this was all.
         """
         poller = select.poll()
         for fd in self._open:
             poller.register(fd, select.POLLIN)
         if self._process.returncode is None:
             poller.register(self._pidfd, select.POLLIN)
-        is_over = not self._open and self._process.returncode is not None
-        ready = set() if is_over else {fd for fd, _ in poller.poll()}
+        ready = {fd for fd, _ in poller.poll()}
         parts = []
         for fd in self._streams:
             data = b""
@@ -90,10 +91,9 @@ class AgentProcess:
 
     def write(self, data: bytes) -> None:
         """Write to the agent's standard input; a no-op if it has ended."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             while data:
-                data = data[self._process.stdin.write(data) :]
+                data = data[os.write(self._stdin, data) :]
 
     def stop(self) -> None:
         """Kill the agent; its guard ends the workers."""

@@ -309,7 +309,8 @@ class RayClient:
         try:
             bundle.node, address = await started
         except OSError as error:
-            await agent.explain(f"{agent.command[0]}: {error.strerror}")
+            cause = getattr(error, "cause", error)  # Ray raises a copy without its attributes
+            await agent.explain(f"{agent.command[0]}: {cause.strerror}")
             return 127
         name = await asyncio.to_thread(self._cluster.name_of, bundle.node)
         self._send(index=agent.index, node=name, address=address)

@@ -46,7 +46,7 @@ class RayEngine:
         self._resources = request.options["ray_resources"]
         if find_spec("ray") is None:
             raise UsageError(
-                "--on=ray needs the package ray, in the version of the cluster; install plaunch[ray]"
+                "--on=ray needs the package ray in the version of the cluster: install plaunch[ray]"
             )
         self._client: ClientProcess | None = None
 
