@@ -87,7 +87,7 @@ class AgentRequest:
 
 
 @dataclass
-class Bundle:
+class ReservedBundle:
     """A part of a placement group, where one agent runs.
 
     Args:
@@ -114,7 +114,7 @@ class RayCluster:
     def __init__(self, address: str, resources: dict[str, float]) -> None:
         self.address = address
         self._resources = resources
-        self._bundles: list[Bundle] = []
+        self._bundles: list[ReservedBundle] = []
 
     def connect(self) -> None:
         """Connect to the cluster; never start one. May block for as long as it does not answer.
@@ -135,7 +135,7 @@ class RayCluster:
         ray.init(self.address, log_to_driver=False, logging_level="ERROR")
         ray.cloudpickle.register_pickle_by_value(ray_actor)
 
-    def reserve(self, agents: Sequence[AgentRequest]) -> list[Bundle]:
+    def reserve(self, agents: Sequence[AgentRequest]) -> list[ReservedBundle]:
         """Return a bundle for each agent; Ray may still look for their nodes.
 
         Bundles whose agent was lost are used again: if their node is lost, Ray moves them to
@@ -153,14 +153,14 @@ class RayCluster:
                 strategy="STRICT_SPREAD",
                 bundle_label_selector=[selector] * count if selector else None,
             )
-            added = [Bundle(group, number) for number in range(count)]
+            added = [ReservedBundle(group, number) for number in range(count)]
             self._bundles += added
             free += added
         for bundle, agent in zip(free, agents, strict=False):
             bundle.agent, bundle.node = agent.index, ""
         return free[: len(agents)]
 
-    def create_actor(self, bundle: Bundle) -> Any:
+    def create_actor(self, bundle: ReservedBundle) -> Any:
         """Return an actor in a bundle, which starts when the bundle has a node."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -181,6 +181,13 @@ class RayCluster:
             )
             .remote()
         )
+
+    def has_this_node(self) -> bool:
+        """Whether the node of this process is alive; Ray ends all actors of the job without it."""
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        return any(node["NodeID"] == own and node["Alive"] for node in ray.nodes())
 
     def name_of(self, node: str) -> str:
         """Return the name of a node: what the user has named it, or its host."""
@@ -271,7 +278,7 @@ class RayClient:
             return
         await asyncio.gather(*map(self._run_agent, agents, bundles))
 
-    async def _run_agent(self, agent: AgentRequest, bundle: Bundle) -> None:
+    async def _run_agent(self, agent: AgentRequest, bundle: ReservedBundle) -> None:
         import ray
 
         code = _KILLED
@@ -285,6 +292,9 @@ class RayClient:
         except asyncio.CancelledError:
             pass
         except ray.exceptions.RayActorError as error:
+            if not await asyncio.to_thread(self._cluster.has_this_node):
+                os.write(2, b"Ray has lost the node where this command runs\n")
+                os._exit(1)
             if not bundle.node:
                 await agent.explain(str(error))
         except Exception as error:  # noqa: BLE001
@@ -300,7 +310,7 @@ class RayClient:
                 bundle.agent = None
             self._finish(agent, code)
 
-    async def _follow(self, agent: AgentRequest, bundle: Bundle, actor: Any) -> int:
+    async def _follow(self, agent: AgentRequest, bundle: ReservedBundle, actor: Any) -> int:
         """Start an agent, and pass on its output until its end; return its exit code."""
         started = asyncio.ensure_future(_result(actor.start.remote(agent.command)))
         await asyncio.wait([started], timeout=_SILENCE)
@@ -326,7 +336,7 @@ class RayClient:
         return int(code or 0)
 
     async def _forward(
-        self, agent: AgentRequest, bundle: Bundle, actor: Any, running: asyncio.Future[int]
+        self, agent: AgentRequest, bundle: ReservedBundle, actor: Any, running: asyncio.Future[int]
     ) -> None:
         """Pass on what the agent is to read; stop the agent at the end."""
         while data := await agent.read():
