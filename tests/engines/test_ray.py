@@ -279,6 +279,42 @@ def test_another_node_replaces_a_lost_one(launch, large_cluster):
     job.wait(0)
 
 
+RESERVE = """
+import sys
+import ray
+from plaunch_engines.ray_client import AgentRequest, RayCluster
+
+cluster = RayCluster(sys.argv[1], {"CPU": 1})
+cluster.connect()
+
+def run(*agents):
+    bundles = cluster.reserve([AgentRequest(index, (), ()) for index in agents])
+    for bundle in bundles:
+        actor = cluster.create_actor(bundle)
+        bundle.node, _ = ray.get(actor.start.remote(["true"]), timeout=30)
+        ray.kill(actor)
+    return bundles
+
+first = run(0, 1, 2)
+first[0].agent = None  # lost
+again, = run(3)
+assert again is first[0]
+further, = run(4)  # none is free, as if one were excluded
+assert further.node not in {bundle.node for bundle in first}
+print("done")
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_an_excluded_node_gets_no_other_agent(large_cluster):
+    done = subprocess.run(
+        [sys.executable, "-c", RESERVE, large_cluster],
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.stdout == "done\n", done.stderr
+
+
 @needs_ray
 def test_the_lost_connection_to_ray_ends_the_job(launch, cluster):
     job = launch(f"--on=ray:{cluster}", "--nnodes=3", "worker.py")
