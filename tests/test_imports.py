@@ -54,6 +54,7 @@ HEAVY = {
     "numpy": set(),
     "opentelemetry": {"plaunch_events.otel_export"},
     "prometheus_client": {"plaunch_status.prometheus"},
+    "ray": {"plaunch_engines.ray_actor", "plaunch_engines.ray_client"},
     "sklearn": set(),
     "torch": {
         "plaunch_multiprocessing.context",  # if the caller has loaded torch

@@ -8,7 +8,7 @@ OPTIONS = (
     Option(
         ("--on",),
         "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, "
-        "slurm, or a plugin's; all other options are those of each agent",
+        "slurm, ray, or a plugin's; all other options are those of each agent",
         metavar="ENGINE[:WHERE]",
         plugins="engines",
         command="plaunch_engines.command:run_on_nodes",
@@ -42,6 +42,14 @@ OPTIONS = (
         default="loopback",
         metavar="NETWORK",
         choices=("loopback", "namespaces"),
+        has_variable=False,
+    ),
+    Option(
+        ("--ray-resources",),
+        'with --on=ray: what Ray reserves on each node for the job, as in {"CPU": 16, "GPU": 8} '
+        "(default: one CPU)",
+        default="{}",
+        metavar="JSON",
         has_variable=False,
     ),
     Option(
