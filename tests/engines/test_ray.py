@@ -476,7 +476,7 @@ def test_resources_have_one_cpu_by_default():
 
 @pytest.mark.parametrize("text", ["8", "GPU=8", '{"GPU": "8"}', '{"GPU": -1}', '{"GPU": true}'])
 def test_resources_that_are_invalid(text):
-    with pytest.raises(UsageError, match="is not a JSON object such as"):
+    with pytest.raises(UsageError, match="is not a JSON object, such as"):
         read_resources(text)
 
 
