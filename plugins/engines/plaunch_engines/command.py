@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,15 @@ from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
 from plaunch.plugin import ENGINES
 
-from plaunch_engines.driver import JobDriver
+from plaunch_engines.driver import STOPS, JobDriver
 from plaunch_engines.output import MergedOutput
 from plaunch_engines.plan import JobPlan, passed_environment, refuse_agents_options, script_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plaunch.cli import Arguments, Invocation
-    from plaunch.engines import Engine
+    from plaunch.engines import BatchEngine, Engine
     from plaunch.plugin import PluginManager
 
 _OWN = ("on", "spares", "pass_env", "node_python", "start_limit")
@@ -35,7 +38,6 @@ def run_on_nodes(invocation: Invocation) -> int:
     """
     args = invocation.parsed()
     refuse_agents_options(args)
-    invocation.command()  # a usage error before anything is started
     name, _, where = args.on.partition(":")
     manager = invocation.create_manager()
     manager.check_name(ENGINES, name)
@@ -43,15 +45,38 @@ def run_on_nodes(invocation: Invocation) -> int:
     request = _request(args, where, own)
     engine = manager.make(ENGINES, name, request)
     try:
+        if not args.training_script or not getattr(engine, "has_own_files", False):
+            invocation.command()  # a usage error before anything is started
         words = [w for dest, given in args.option_words if not _is_own(dest, own) for w in given]
-        program = [args.training_script, *args.training_script_args]
+        program = [str(args.training_script), *args.training_script_args]
         if hasattr(engine, "launch"):
-            code: int = engine.launch([*words, "--", *program], invocation.write)
-            return code
+            return _launch(engine, [*words, "--", *program], invocation.write)
         plan = _plan(args, engine, request, words, manager)
         return _drive(engine, plan)
     finally:
         engine.close()
+
+
+def _launch(engine: BatchEngine, arguments: list[str], show: Callable[[str], None]) -> int:
+    """Let a batch engine launch the job; stop signals raise KeyboardInterrupt in it."""
+    received: list[int] = []
+
+    def interrupt(signum: int, frame: object) -> None:
+        received.append(signum)
+        raise KeyboardInterrupt
+
+    # Those that are ignored, as with nohup, stay so.
+    signals = [each for each in STOPS if signal.getsignal(each) is not signal.SIG_IGN]
+    previous = {each: signal.signal(each, interrupt) for each in signals}
+    try:
+        return engine.launch(arguments, show)
+    except KeyboardInterrupt:
+        if not received:
+            raise
+        return 128 + received[0]
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
 
 def _is_own(dest: str, own: dict[str, Any]) -> bool:

@@ -129,14 +129,17 @@ def refuse_agents_options(args: Arguments) -> None:
             raise UsageError(f"{name} is set for each agent by --on; leave it out")
 
 
-def passed_environment(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+def passed_environment(
+    environ: Mapping[str, str], patterns: Iterable[str], *, usual: Iterable[str] = _PASSED
+) -> dict[str, str]:
     """Return the variables that agents get, with a new token if there is none.
 
     Args:
         environ: this process's environment.
         patterns: further names; a final `*` stands for any characters.
+        usual: the names that are always passed.
     """
-    wanted = [*_PASSED, *patterns]
+    wanted = [*usual, *patterns]
     passed = {
         name: value
         for name, value in environ.items()
