@@ -247,7 +247,10 @@ class FakeCluster:
         """Do what the controller of Jobs does."""
         with self.lock:
             uid = pod.manifest["metadata"]["labels"]["owner"]
-            (job,) = [each for each in self.objects.values() if each["metadata"]["uid"] == uid]
+            jobs = [each for each in self.objects.values() if each["metadata"]["uid"] == uid]
+            if not jobs:  # deleted
+                return
+            (job,) = jobs
             own = [p for p in self.pods if p.manifest["metadata"]["labels"]["owner"] == uid]
             if "deletionTimestamp" not in job["metadata"] and "status" not in job:
                 self._decide(job, pod, own)

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 _MODES = ("apply", "print")
 # The image has its own settings of libraries, so only plaunch's are taken from here.
 _USUAL = ("PET_*", "PLAUNCH_*")
-# Kubeflow Trainer refuses these; for the other kinds, they are options as well.
+# Kubeflow Trainer sets these and refuses them from others; they are options for all kinds.
 _NOT_IN_PODS = (
     "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE",
-    "PET_SCHEDULER",
 )  # fmt: skip
 _RESOURCE = re.compile(r"([a-z0-9A-Z./_-]+)=([0-9][0-9.eE]*[A-Za-z]*)")
 

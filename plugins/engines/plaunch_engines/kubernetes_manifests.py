@@ -158,6 +158,7 @@ class PodJob:
     def _job_spec(self, **pod: str) -> Manifest:
         counts: Manifest = {"completions": self.max_nodes, "parallelism": self.max_nodes}
         codes = list(_REPLACED_CODES)
+        disrupted = {"type": "DisruptionTarget", "status": "True"}
         if self.min_nodes < self.max_nodes:
             # A pod that arrives after the end of the job ends with 112.
             counts["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
@@ -168,7 +169,7 @@ class PodJob:
             "backoffLimit": _GENERATIONS * self.max_nodes,
             "podFailurePolicy": {
                 "rules": [
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                    {"action": "Ignore", "onPodConditions": [disrupted]},
                     {
                         "action": "FailJob",
                         "onExitCodes": {

@@ -7,8 +7,8 @@ from plaunch.options import LIMIT, Option, integer, seconds
 OPTIONS = (
     Option(
         ("--on",),
-        "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, or "
-        "a plugin's; all other options are those of each agent",
+        "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, "
+        "kubernetes, kubernetes:print, or a plugin's; all other options are those of each agent",
         metavar="ENGINE[:WHERE]",
         plugins="engines",
         command="plaunch_engines.command:run_on_nodes",
