@@ -251,3 +251,49 @@ def test_without_a_kubeconfig(idle, text):
     assert command.end() == 2
     assert command.text().count("\n") == 1
     assert "--on=kubernetes: no cluster is configured (" in command.text()
+
+
+def test_a_job_continues_without_its_command(cluster):
+    command = start(cluster, "--nproc-per-node=1", "train.py", script=ROUNDS)
+    command.wait_for(r"\] round", 3)
+    command.process.kill()
+    command.end()
+    (cluster.folder / "done").touch()
+    wait_until(lambda: all(pod.is_ended for pod in cluster.every_pod), command.text)
+    assert [pod.code for pod in cluster.every_pod] == [0, 0, 0]
+
+
+def test_a_reader_that_goes_away_does_not_end_the_job(cluster):
+    script = "for i in range(20000): print('line', i, flush=True)"
+    (cluster.folder / "train.py").write_text(script)
+    words = ["--on=kubernetes", "--nnodes=1", "--kubernetes-image=train:1", "train.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plaunch", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cluster.folder,
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+    )  # fmt: skip
+    assert process.stdout.readline().startswith(b"[plaunch-")
+    process.stdout.close()
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err
+    assert b"Traceback" not in err
+
+
+def test_a_stalled_reader_bounds_the_memory(cluster):
+    script = f"import os\nfor i in range(400): os.write(1, b'x' * {1 << 20})\nos.write(1, b'\\n')"
+    (cluster.folder / "train.py").write_text(script)
+    words = ["--on=kubernetes", "--nnodes=1", "--kubernetes-image=train:1", "train.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plaunch", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=cluster.folder,
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+    )  # fmt: skip
+    assert process.stdout.readline().startswith(b"[plaunch-")
+    read = 0
+    while read < 64 << 20:
+        read += len(process.stdout.read1(1 << 20))
+    process.send_signal(signal.SIGINT)  # with a full pipe
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert process.wait(LIMIT) == 130
+    process.stdout.close()
+    assert int(peak[1]) < 200 << 10

@@ -12,7 +12,7 @@ from plaunch_engines.kubernetes_template import apply_template, read_template
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
-VERSIONS = ["1.28.0", "1.29.0", "1.31.0", "1.34.0", "1.37.0"]
+VERSIONS = ["1.29.0", "1.31.0", "1.34.0", "1.37.0"]
 ALL = {
     "namespace": "team",
     "image": "train:1",

@@ -94,6 +94,7 @@ class Pod:
                 with self.changed:
                     self.lines.append((now(9), line))
                     self.changed.notify_all()
+            self._process.stdout.close()
             code = self._process.wait()
             self._end(code if code >= 0 else 128 - code)
         except Exception as error:
@@ -175,7 +176,7 @@ class Pod:
         if self._process is None:
             return
         pid = self._process.pid
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, IndexError):  # it has ended
             child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
             os.kill(int(child), signum)
 
