@@ -21,7 +21,8 @@ LIMIT = 60.0  # seconds for each wait
 SHOW = """
 import os, sys
 names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "PLAUNCH_TEST_WORD")
-print("rank {} of {}, node {}, {}".format(*(os.environ[n] for n in names)), *sys.argv[1:])
+words = ["rank {} of {}, node {}, {}".format(*(os.environ[n] for n in names)), *sys.argv[1:]]
+os.write(1, " ".join(words).encode() + b"\\n")  # all of it at once, as others write too
 """
 FAIL = """
 import os, sys, time
@@ -176,7 +177,7 @@ def test_a_pod_that_is_killed_is_replaced(cluster):
 
 def test_the_log_is_complete_after_a_lost_connection_and_errors_of_the_server(cluster):
     cluster.cut_logs_after = 20
-    script = "import time; time.sleep(1)\nfor i in range(200): print('line', i, flush=True)"
+    script = "import time; time.sleep(1)\nfor i in range(200): print(f'line {i}\\n', end='')"
     command = start(cluster, "--nproc-per-node=1", "train.py", script=script, nodes=1)
     command.wait_for("created Job")
     cluster.fails = 2
@@ -264,7 +265,7 @@ def test_a_job_continues_without_its_command(cluster):
 
 
 def test_a_reader_that_goes_away_does_not_end_the_job(cluster):
-    script = "for i in range(20000): print('line', i, flush=True)"
+    script = "for i in range(20000): print(f'line {i}')"
     (cluster.folder / "train.py").write_text(script)
     words = ["--on=kubernetes", "--nnodes=1", "--kubernetes-image=train:1", "train.py"]
     process = subprocess.Popen(

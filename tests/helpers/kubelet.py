@@ -60,8 +60,10 @@ class Pod:
 
     @property
     def code(self):
-        state = self.manifest["status"]["containerStatuses"][0]["state"]
-        return state.get("terminated", {}).get("exitCode")
+        statuses = self.manifest["status"].get("containerStatuses", [])
+        return next(
+            (each["state"].get("terminated", {}).get("exitCode") for each in statuses), None
+        )
 
     def set_state(self, phase, **state):
         with self.cluster.lock:

@@ -53,6 +53,7 @@ class FakeCluster:
         self.missing = set()  # plurals that are not installed
         self.requests = []
         self.cut_logs_after = None  # lines, after which a connection ends once
+        self.is_closed = False
         self.fails = 0  # requests to answer with 503
         cluster = self
 
@@ -75,6 +76,7 @@ class FakeCluster:
         self.kubeconfig.write_text(json.dumps(config))
 
     def close(self):
+        self.is_closed = True
         self._server.shutdown()
         self._server.server_close()
         for pod in self.every_pod:
@@ -245,6 +247,8 @@ class FakeCluster:
 
     def pod_ended(self, pod):
         """Do what the controller of Jobs does."""
+        if self.is_closed:
+            return
         with self.lock:
             uid = pod.manifest["metadata"]["labels"]["owner"]
             jobs = [each for each in self.objects.values() if each["metadata"]["uid"] == uid]
