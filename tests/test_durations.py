@@ -34,7 +34,7 @@ from plaunch.durations import (
 )
 from plaunch.errors import UsageError
 from plaunch.process import start_processes
-from plaunch.process.children import ExitWatch
+from plaunch.process.children import ExitPoller
 from plaunch.process.watches import uninterruptible_timeout_of
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing.rendezvous import FakeRendezvous
@@ -183,7 +183,7 @@ def test_only_durations_converts_to_milliseconds():
 
 @pytest.mark.parametrize("seconds", [OVER_POLL, INF])
 def test_the_watch_of_exits_waits_for_any_time(seconds):
-    watch = ExitWatch()
+    watch = ExitPoller()
     watch.wake()
     watch.wait(seconds)
     watch.close()
@@ -331,7 +331,7 @@ def test_waits_of_the_agent_have_no_end():
     waiting = WaitReporter(INF, clock=lambda: 100.0)
     assert milliseconds(waiting.pause()) >= 0
     alive = LoopWatchdog(INF, clock=lambda: 100.0)
-    alive.sleeps(INF)
+    alive.before_poll(INF)
     assert alive.overdue() == 0
 
 

@@ -17,14 +17,14 @@ PUBLIC = {
     *(
         f"plaunch.{name}"
         for name in (
-            "agent cli doctor durations errors events health lazy numbers options"
+            "agent cli doctor durations engines errors events health lazy numbers options"
             " plugin process rendezvous restarts scheduling threads values"
         ).split()
     ),
 }
 # Libraries in the packages of plugins that others may import as well, and the libraries below each.
 LIBRARIES = {
-    "plaunch_events": {"plaunch_hang.stacks"},
+    "plaunch_events": set(),
     "plaunch_hang.stacks": set(),
     "plaunch_job_store": {"plaunch_membership"},
     "plaunch_membership": {"plaunch_network"},

@@ -10,7 +10,7 @@ from plaunch.agent.worker import WORKER_STORES, check_choice, check_workers
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, LIMIT, PATIENCE, PERIOD, SHUTDOWN_TIMEOUT
 from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
-from plaunch.plugin.metadata import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
+from plaunch.plugin.kinds import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
 from plaunch.process.components import START_METHODS
 from plaunch.process.signals import DEFAULT_SIGNALS
 from plaunch.values import Record, plain_dataclass

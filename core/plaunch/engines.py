@@ -47,6 +47,8 @@ class BatchEngine(Protocol):
     Attributes:
         has_own_files: whether the nodes do not have the files of this machine, so that the script
             is not looked for here. May be missing, which means false.
+        used_options: those of `node_python`, `pass_env` and `start_limit` that have an effect; the
+            others are usage errors. May be missing, which means none.
     """
 
     def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:
@@ -74,8 +76,10 @@ class AgentHandle(Protocol):
     waits for the end of both before it takes the exit code for the end of the agent.
 
     Attributes:
-        node: the name of the node, for messages and in front of lines.
+        node: the name of the node, for messages and in front of lines. If the system chooses the
+            node, `poll` sets it before the agent's first output.
         address: the address at which the other nodes reach it; empty to let the agent find out.
+            Set by `poll` as above.
         stdout: a descriptor of the agent's standard output; the handle closes it.
         stderr: the same for standard error.
     """

@@ -82,6 +82,8 @@ WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"
 # Adapters for packages that list torch's own types in torchrun's two entry-point groups.
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
+# The adapter for an object of torch's `LogsSpecs` that a program gives to a context.
+TORCHS_LOGS_SPECS = "plaunch_torchrun.translate:own_logs_specs"
 # In workers: error files, and the functions of `plaunch.worker`.
 RECORD = "plaunch_torchrun.error_handler:record"
 WRITE_EXIT_REASON = "plaunch_torchrun.error_files:write_exit_reason"

@@ -7,7 +7,7 @@ import math
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from plaunch.durations import LONGEST
+from plaunch.durations import LONGEST, Duration
 from plaunch.errors import UsageError
 from plaunch.numbers import digits, quote
 from plaunch.values import Value, plain_dataclass
@@ -103,6 +103,10 @@ class Decision(Value):
         delay: seconds from the end of the last worker to the next round.
         without: hosts that are excluded from the next rounds.
         costs: whether a restart counts as one of `--max-restarts`.
+
+    Raises:
+        TypeError: an argument has another type.
+        UsageError: the delay is not a number of seconds that can be waited for.
     """
 
     action: RestartAction
@@ -110,6 +114,20 @@ class Decision(Value):
     delay: float = 0.0
     without: Sequence[str] = ()
     costs: bool = True
+
+    def __post_init__(self) -> None:
+        wrong = ""
+        if not isinstance(self.action, RestartAction):
+            wrong = f"action={self.action!r}, not a RestartAction"
+        elif not isinstance(self.reason, str):
+            wrong = f"reason={self.reason!r}, not a text"
+        elif not (isinstance(self.without, (tuple, list)) and _are_texts(self.without)):
+            wrong = f"without={self.without!r}, not names of hosts"
+        elif not isinstance(self.costs, bool):
+            wrong = f"costs={self.costs!r}, not a bool"
+        if wrong:
+            raise TypeError(f"a Decision with {wrong}")
+        Duration(may_be_zero=True).check(self.delay, "the delay")
 
     @property
     def is_restart(self) -> bool:
@@ -122,6 +140,10 @@ class Decision(Value):
             return self
         reason = f"{self.reason}; but the job cannot go on without it"
         return replace(self, reason=reason.lstrip("; "), without=())
+
+
+def _are_texts(values: Sequence[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 @plain_dataclass

@@ -18,8 +18,8 @@ from helpers.processes import is_reaped
 from helpers.signals import Policy, send
 from helpers.waiting import wait_until
 
-ELSEWHERE = {7: ProcessFailure(1, 12, -signal.SIGSEGV, "", host="b", last_lines=["oh no"])}
-ELSEWHERE[7].timestamp = 1000.0
+SEGFAULT = {"host": "b", "last_lines": ["oh no"], "timestamp": 1000.0}
+ELSEWHERE = {7: ProcessFailure(1, 12, -signal.SIGSEGV, "", **SEGFAULT)}
 BOTH = ("0.0.0", "0.0.1")
 ASKED = ("asked.0", "asked.1")
 
@@ -86,7 +86,7 @@ FAIL_BOTH = UP + "up()\nif rank == 0:\n    wait_for('go')\n    sys.exit(19)\ntim
 
 def test_a_worker_that_fails_just_after_the_others_is_reported(create_node, monkeypatch):
     """Its own node sees the change first, and looks once more before it stops the workers."""
-    monkeypatch.setattr(phases, "_LAST_LOOK", 60.0)
+    monkeypatch.setattr(phases, "_LAST_CHECK", 60.0)
     node = create_node(max_restarts=0, world_size=2)
 
     def fail():

@@ -330,7 +330,7 @@ def hosting(tmp_path):
 
 
 def test_workers_that_have_all_succeeded_do_not_miss_their_store(hosting):
-    done = lambda: workers.context.look() is not None  # noqa: E731
+    done = lambda: workers.context.check() is not None  # noqa: E731
     store = LosingStore(WorkerStoreError("it was lost"), done)
     built = hosting.agent(UP, open_store=lambda store_round: store)
     workers = built._workers

@@ -148,9 +148,7 @@ def run_on(clock, gaps, max_restarts, **options):
     for gap in gaps:
         job.next_rendezvous()
         clock.now += gap
-        failure = ProcessFailure(0, 4242, 17, "")
-        failure.timestamp = clock()
-        job.report_failure({0: failure})
+        job.report_failure({0: ProcessFailure(0, 4242, 17, "", timestamp=clock())})
         if job.verdict is not None:
             break
         delays.append(job.restart_delay())

@@ -11,6 +11,7 @@ from plaunch.agent import RequestKind
 from plaunch.agent import states as m
 from plaunch.agent.machine import step
 from plaunch.agent.worker import WorkerState
+from plaunch.rendezvous import JobOutcome
 
 TERM = m.StopRequested(signal.SIGTERM)
 INTERRUPT = m.StopRequested(signal.SIGINT, at=1.0)  # a second after the other one
@@ -23,6 +24,8 @@ AGAIN = [m.RoundFormed(), STARTED]
 LOST_PEERS = m.PeersUnreachable()
 MEMBERSHIP, AFTER_FAILURE = m.RestartReason.MEMBERSHIP, m.RestartReason.FAILURE
 SUCCESS, FAILURE, CLOSED = m.Outcome.SUCCEEDED, m.Outcome.FAILED, m.Outcome.CLOSED
+JOB_SUCCEEDED, JOB_FAILED = m.JobEnded(JobOutcome.SUCCEEDED), m.JobEnded(JobOutcome.FAILED)
+JOB_CLOSED = m.JobEnded(JobOutcome.CLOSED)
 SIGNALLED, ERROR, LEFT = m.Outcome.SIGNALLED, m.Outcome.ERROR, m.Outcome.LEFT
 
 # What an agent does: the first round, and the wait for the other nodes.
@@ -159,52 +162,52 @@ HISTORIES = {
         (0, 1, WorkerState.HEALTHY, None),
     ),
     "no restart is left": (
-        [*JOB_UP, *FAILED, m.JobEnded(FAILURE)],
+        [*JOB_UP, *FAILED, JOB_FAILED],
         [*FAILS, m.Join(), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node runs": (
-        [*JOB_UP, m.JobEnded(FAILURE), STOPPED],
+        [*JOB_UP, JOB_FAILED, STOPPED],
         stop_and_end(FAILURE),
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node stops": (
-        [*JOB_UP, m.NodesChanged(), m.JobEnded(FAILURE), STOPPED],
+        [*JOB_UP, m.NodesChanged(), JOB_FAILED, STOPPED],
         [*stop(MEMBERSHIP), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node waits": (
-        [*JOB_UP, *DONE, m.JobEnded(FAILURE), STOPPED],
+        [*JOB_UP, *DONE, JOB_FAILED, STOPPED],
         [*WAIT, *stop_and_end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job succeeds": (
-        [*JOB_UP, *DONE, m.JobEnded(SUCCESS)],
+        [*JOB_UP, *DONE, JOB_SUCCEEDED],
         [*WAIT, m.Finish(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "the job succeeds without this node": (
-        [*JOB_UP, m.JobEnded(SUCCESS), STOPPED],
+        [*JOB_UP, JOB_SUCCEEDED, STOPPED],
         stop_and_end(CLOSED),
         (0, 0, WorkerState.STOPPED, CLOSED),
     ),
     "the job had succeeded before this node came": (
-        [m.Begin(), m.JobEnded(SUCCESS)],
+        [m.Begin(), JOB_SUCCEEDED],
         end(CLOSED),
         (0, -1, WorkerState.INIT, CLOSED),
     ),
     "a newcomer is seen just before the job succeeds": (
-        [*JOB_UP, *DONE, m.NodesChanged(), STOPPED, m.JobEnded(SUCCESS)],
+        [*JOB_UP, *DONE, m.NodesChanged(), STOPPED, JOB_SUCCEEDED],
         [*WAIT, *stop(MEMBERSHIP), m.Join(), *end(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "an earlier round's success does not count": (
-        [*JOB_UP, *DONE, m.PeersFailed(), STOPPED, *JOB_AGAIN, m.JobEnded(SUCCESS), STOPPED],
+        [*JOB_UP, *DONE, m.PeersFailed(), STOPPED, *JOB_AGAIN, JOB_SUCCEEDED, STOPPED],
         [*WAIT, *stop(AFTER_FAILURE), *BEGUN, *stop_and_end(CLOSED)],
         (1, 1, WorkerState.STOPPED, CLOSED),
     ),
     "the job is closed while this node waits": (
-        [*JOB_UP, *DONE, m.JobEnded(CLOSED), STOPPED],
+        [*JOB_UP, *DONE, JOB_CLOSED, STOPPED],
         [*WAIT, *stop_and_end(CLOSED)],
         (0, 0, WorkerState.SUCCEEDED, CLOSED),
     ),
@@ -224,7 +227,7 @@ HISTORIES = {
         (0, 0, WorkerState.STOPPED, ERROR),
     ),
     "unreachable after a stop signal: the signal is the cause": (
-        [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), STOPPED],
+        [*JOB_UP, TERM, LOST_PEERS, JOB_FAILED, STOPPED],
         stop_and_end(SIGNALLED),
         (0, 0, WorkerState.STOPPED, SIGNALLED),
     ),
@@ -239,7 +242,7 @@ HISTORIES = {
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "the job fails while it is cleared up": (
-        [*JOB_CLEARS, m.JobEnded(FAILURE), STOPPED],
+        [*JOB_CLEARS, JOB_FAILED, STOPPED],
         [m.ClearUp(), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
@@ -287,22 +290,22 @@ HISTORIES = {
         (0, 0, WorkerState.STOPPED, SIGNALLED),
     ),
     "stop after the last failure: the failure is the cause": (
-        [*JOB_UP, m.WorkFailed(), m.JobEnded(FAILURE), TERM, STOPPED],
+        [*JOB_UP, m.WorkFailed(), JOB_FAILED, TERM, STOPPED],
         [*FAILS, *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "closed while running": (
-        [*JOB_UP, m.JobEnded(CLOSED), STOPPED],
+        [*JOB_UP, JOB_CLOSED, STOPPED],
         stop_and_end(CLOSED),
         (0, 0, WorkerState.STOPPED, CLOSED),
     ),
     "closed during a restart": (
-        [*JOB_UP, m.WorkFailed(), m.JobEnded(CLOSED), STOPPED],
+        [*JOB_UP, m.WorkFailed(), JOB_CLOSED, STOPPED],
         [*FAILS, *end(CLOSED)],
         (0, 0, WorkerState.STOPPED, CLOSED),
     ),
     "the job succeeds while it is cleared up": (
-        [*JOB_CLEARS, m.JobEnded(SUCCESS), STOPPED],
+        [*JOB_CLEARS, JOB_SUCCEEDED, STOPPED],
         [m.ClearUp(), m.WaitForPeers(), m.Finish(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
@@ -450,7 +453,7 @@ def test_the_first_one_to_ask_for_the_end_is_its_cause():
 
 @pytest.mark.parametrize("request_", [ASK_STOP, ASK_LEAVE])
 def test_a_node_that_ends_the_job_after_its_success_has_succeeded(request_):
-    ended = m.JobEnded(CLOSED)
+    ended = JOB_CLOSED
     state, actions = play([*UP, m.WorkSucceeded(), request_, ended, STOPPED])
     assert actions[-1] == m.Finish(SUCCESS)
     assert state.workers is WorkerState.SUCCEEDED
@@ -489,9 +492,9 @@ EVENTS = [
     m.PeersFinished(),
     m.PeersFailed(),
     m.PeersUnreachable(),
-    m.JobEnded(SUCCESS),
-    m.JobEnded(FAILURE),
-    m.JobEnded(CLOSED),
+    JOB_SUCCEEDED,
+    JOB_FAILED,
+    JOB_CLOSED,
     m.NodeHealthy(),
     m.NodeUnhealthy(),
 ]

@@ -24,14 +24,13 @@ from helpers.faults import raising
 pytestmark = pytest.mark.usefixtures("utc")
 
 
-def failed(*exitcodes, reply_of=None):
+def failed(*exitcodes, reply_of=None, **more):
     failures = {}
     for rank, exitcode in enumerate(exitcodes):
-        failures[rank] = ProcessFailure(rank, 100 + rank, exitcode, "")
-        failures[rank].timestamp = 10.0 + rank / 10
-    if reply_of is not None:
-        failures[reply_of].message = "RuntimeError: closed by peer"
-        failures[reply_of].error_file_data = {"message": failures[reply_of].message}
+        data = {"message": "RuntimeError: closed by peer"} if rank == reply_of else {}
+        failures[rank] = ProcessFailure(
+            rank, 100 + rank, exitcode, "", error_file_data=data, timestamp=10.0 + rank / 10, **more
+        )
     return RunResult(WorkerState.FAILED, failures=failures)
 
 
@@ -66,16 +65,15 @@ def test_a_worker_that_only_lost_a_peer_is_not_the_first():
 
 
 def test_a_failure_names_the_users_line_and_what_sent_a_signal():
-    result = failed(1)
-    result.failures[0].last_lines = [
+    lines = [
         "Traceback (most recent call last):",
         '  File "/home/me/train.py", line 39, in step',
         "ValueError: bad shape",
     ]
-    assert describe_failures(result).endswith(" failed: ValueError: bad shape (train.py:39)")
-    result = failed(-10)
-    result.failures[0].reason = "plaunchctl signal USR1 by uid 1000"
-    assert "plaunchctl signal USR1 by uid 1000" in describe_failures(result)
+    text = describe_failures(failed(1, last_lines=lines))
+    assert text.endswith(" failed: ValueError: bad shape (train.py:39)")
+    reason = "plaunchctl signal USR1 by uid 1000"
+    assert reason in describe_failures(failed(-10, reason=reason))
 
 
 def formed(attempt, reason):
@@ -202,7 +200,7 @@ def said(made, clock, seconds, handler=None):
     until, times = clock.now + seconds, []
     while clock.now + made.pause() <= until:
         clock.now += made.pause()
-        assert made.look(handler or Handler()) is None
+        assert made.report(handler or Handler()) is None
         times.append(clock.now - 1000.0)
     clock.now = until
     return times
@@ -237,11 +235,11 @@ def test_a_live_line_is_replaced_every_second_and_taken_away(clock, caplog):
     assert caplog.messages == []
 
 
-def test_an_early_look_logs_nothing(clock, caplog):
+def test_an_early_report_logs_nothing(clock, caplog):
     caplog.set_level(logging.INFO, "plaunch")
     made = waiting(clock)
     for _ in range(5):
-        assert made.look(Handler()) is None
+        assert made.report(Handler()) is None
     assert caplog.messages == []
 
 
@@ -262,7 +260,7 @@ def test_the_first_start_has_a_bound(clock):
     assert said(made, clock, 4.9) == [3.0, 4.0]
     assert made.pause() == pytest.approx(0.1)
     clock.now += made.pause()
-    error = made.look(Handler())
+    error = made.report(Handler())
     assert isinstance(error, RendezvousTimeoutError)
     assert error.exit_code == ExitCode.RENDEZVOUS_TIMEOUT
     assert "within 5 s (--start-timeout); it was waiting for 2 nodes; 1 came: a" in str(error)
@@ -274,7 +272,7 @@ def test_the_bound_counts_from_the_begin_of_the_launch(clock):
     clock.now += 2.0
     made.begin()
     clock.now += 3.0
-    assert made.look(Handler()) is not None
+    assert made.report(Handler()) is not None
 
 
 def test_a_later_round_may_take_longer(clock):
@@ -283,4 +281,4 @@ def test_a_later_round_may_take_longer(clock):
     made.workers_started()
     made.begin()
     clock.now += 100.0
-    assert made.look(Handler()) is None
+    assert made.report(Handler()) is None

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 from plaunch.agent import (
@@ -37,9 +38,8 @@ from helpers.signals import Policy, send
 
 
 def elsewhere(rank=7, at=999.0, exitcode=17, *, pid=12, host="b"):
-    failure = ProcessFailure(0, pid, exitcode, "", host=host, global_rank=rank)
-    failure.timestamp = at
-    return {rank: failure}
+    more = {"host": host, "global_rank": rank, "timestamp": at}
+    return {rank: ProcessFailure(0, pid, exitcode, "", **more)}
 
 
 def failed(rank=0):
@@ -281,6 +281,18 @@ def test_the_error_of_a_closed_job_has_the_node_and_the_reason(job):
     agent = PretendAgent(job, [lambda: job.conclude("closed", node="c", reason="enough")])
     error = agent.fails(RendezvousClosedError, r"closed.*node c at \d{4}-.*: enough")
     assert error.exit_code == 112
+
+
+def test_the_verdict_of_a_handler_may_have_the_word():
+    class WithWords(FakeJobRendezvous):
+        @property
+        def verdict(self):
+            found = super().verdict
+            return found and replace(found, outcome=found.outcome.value)
+
+    with WithWords() as job:
+        agent = PretendAgent(job, [lambda: job.conclude("failed", elsewhere())])
+        assert agent.run().first_failure == 7
 
 
 STOPPED_ELSEWHERE = "node b requests the end of the job (plaunchctl: budget); "

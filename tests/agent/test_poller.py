@@ -30,7 +30,7 @@ def test_a_loop_that_has_not_begun_is_never_overdue(alive, clock):
 
 
 def test_a_loop_that_waits_for_news_may_wait_for_ever(alive, clock):
-    alive.sleeps(None)
+    alive.before_poll(None)
     assert after(alive, clock, 1e6) == 0
 
 
@@ -38,40 +38,40 @@ def test_a_loop_that_waits_for_news_may_wait_for_ever(alive, clock):
     ("seconds", "is_alive"), [(0.0, True), (69.9, True), (70.1, False), (1e6, False)]
 )
 def test_a_loop_that_sleeps_is_alive_until_its_time_is_over(alive, clock, seconds, is_alive):
-    alive.sleeps(60.0)
+    alive.before_poll(60.0)
     assert after(alive, clock, seconds) == (0 if is_alive else pytest.approx(seconds))
 
 
 def test_a_loop_that_works_has_its_bound(alive, clock):
-    alive.sleeps(None)
+    alive.before_poll(None)
     clock.now += 1000
-    alive.wakes()
+    alive.after_poll()
     assert after(alive, clock, 9.9) == 0
     assert after(alive, clock, 0.2) == pytest.approx(10.1)
-    alive.sleeps(1.0)
+    alive.before_poll(1.0)
     assert after(alive, clock, 0.0) == 0
 
 
 def test_a_loop_that_has_ended_is_not_missed(alive, clock):
-    alive.wakes()
-    alive.ends()
+    alive.after_poll()
+    alive.stop()
     assert after(alive, clock, 1e6) == 0
-    alive.waits()
+    alive.touch()
     assert after(alive, clock, 1e6) == 0
 
 
 def test_a_loop_that_waits_for_plugins_is_overdue_after_its_last_sign(alive, clock):
-    alive.wakes()
+    alive.after_poll()
     for _ in range(100):
         assert after(alive, clock, 9.0) == 0
-        alive.waits()
+        alive.touch()
     assert after(alive, clock, 10.1) == pytest.approx(10.1)
 
 
 def test_progress_elsewhere_is_a_sign_of_life_for_as_long_as_the_bound(clock):
     progress = -math.inf
     alive = LoopWatchdog(10.0, progress=lambda: progress, clock=clock)
-    alive.wakes()
+    alive.after_poll()
     assert after(alive, clock, 100) == 100
     progress = clock.now - 9
     assert after(alive, clock, 0.5) == 0
@@ -79,7 +79,7 @@ def test_progress_elsewhere_is_a_sign_of_life_for_as_long_as_the_bound(clock):
 
 
 def test_the_time_of_the_last_progress(alive, clock):
-    alive.wakes()
+    alive.after_poll()
     assert after(alive, clock, 9) == 0
     assert alive.last_progress() == 5109.0  # now: it is at work
     clock.now += 20
@@ -87,7 +87,7 @@ def test_the_time_of_the_last_progress(alive, clock):
 
 
 def test_a_loop_in_the_code_of_a_plugin_has_a_shorter_bound(alive, clock):
-    alive.wakes()
+    alive.after_poll()
     with alive.calling(5.0):
         assert after(alive, clock, 4.9) == 0
         assert after(alive, clock, 0.2) == pytest.approx(5.1)

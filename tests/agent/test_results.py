@@ -20,8 +20,7 @@ GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by p
 def failed(*texts, state=WorkerState.FAILED):
     failures = {}
     for rank, text in enumerate(texts):
-        failures[rank] = ProcessFailure(rank, 7, 1, "")
-        failures[rank].last_lines = [HEADER, FRAME, text]
+        failures[rank] = ProcessFailure(rank, 7, 1, "", last_lines=[HEADER, FRAME, text])
     return RunResult(state, failures=failures)
 
 

@@ -25,7 +25,7 @@ from plaunch.errors import (
     ThreadStartError,
 )
 from plaunch.process.failure import ProcessFailure
-from plaunch.rendezvous import JobRendezvous, WorldRanks, world_ranks
+from plaunch.rendezvous import JobOutcome, JobRendezvous, WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous, FakeRendezvous
 from plaunch_signals.policies import StopSignalPolicy
 from plaunch_torchrun.round_store import assign_ranks
@@ -206,8 +206,8 @@ def test_a_loss_is_a_reason_once():
     [
         (m.NodeUnhealthy(), m.Outcome.ERROR),
         (m.PeersUnreachable(), m.Outcome.ERROR),
-        (m.JobEnded(m.Outcome.CLOSED), m.Outcome.CLOSED),
-        (m.JobEnded(m.Outcome.FAILED), m.Outcome.FAILED),
+        (m.JobEnded(JobOutcome.CLOSED), m.Outcome.CLOSED),
+        (m.JobEnded(JobOutcome.FAILED), m.Outcome.FAILED),
         (TERM, m.Outcome.SIGNALLED),
         (m.Requested(m.RequestKind.LEAVE, "why not", "somebody"), m.Outcome.SIGNALLED),
     ],

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
-import sys
-import types
 
 import pytest
 from plaunch.cli import concluded
-from plaunch.cli.invocation import Invocation
-from plaunch.cli.parser import OptionTable
-from plaunch.errors import ExitCode, PluginError
+from plaunch.errors import ExitCode
 
 from helpers.faults import raising
 from helpers.programs import run_python
@@ -19,47 +14,6 @@ from helpers.programs import run_python
 # The modules of plaunch that a launch of an empty program imports: 146, and a few more in a launch
 # that takes a second, for the log.
 MOST_MODULES = 150
-
-
-@pytest.fixture
-def invocation():
-    invocation = Invocation(None, OptionTable())
-    invocation.create_manager().culprits.note("acme", "plugin 'acme'")
-    return invocation
-
-
-def acme(source):
-    module = types.ModuleType("acme")
-    exec(f"def do(): {source}", module.__dict__)
-    return module.do
-
-
-@pytest.mark.parametrize("source", ["raise SystemExit(0)", "raise ValueError(0)"])
-def test_what_a_plugin_raises_names_it(invocation, source):
-    with (
-        pytest.raises(PluginError, match=r"^plugin 'acme' failed in do: [A-Za-z]*: 0$"),
-        invocation.naming_plugins(),
-    ):
-        acme(source)()
-
-
-def test_an_error_of_plaunch_itself_is_not_converted(invocation):
-    with pytest.raises(ValueError, match="ours"), invocation.naming_plugins():
-        raise ValueError("ours")
-
-
-def test_sys_exit_in_the_launcher_is_an_error(invocation, monkeypatch):
-    monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
-    with (
-        pytest.raises(PluginError, match=r"called sys.exit\(0\)"),
-        invocation.naming_plugins(),
-    ):
-        sys.exit(0)
-
-
-def test_a_program_that_launches_may_end_itself(invocation):
-    with pytest.raises(SystemExit), invocation.naming_plugins():
-        sys.exit(0)
 
 
 def test_an_error_without_a_text_is_reported(capsys):

@@ -15,7 +15,7 @@ from plaunch.cli.parser import OptionTable, parse
 from plaunch.cli.settings import fill_in, parse_rdzv_conf, worker_command
 from plaunch.errors import UsageError
 from plaunch.options import Option
-from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.kinds import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.plugin.options import PluginOptions
 from plaunch.process import Std
 from plaunch_logs_default import DefaultLogsSpecs

@@ -382,7 +382,7 @@ def test_the_service_is_imported_at_the_first_request(runtime_dir):
         "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
         "extension.stop(None)\n"
         "print(len(os.listdir(os.environ['PLAUNCH_RUNTIME_DIR'])))\n"
-        "late = {'http.server', 'json', 'plaunch_control.answers', 'plaunch_hang.stacks'}\n"
+        "late = {'http.server', 'json', 'plaunch_control.answers', 'plaunch_hang'}\n"
         "print(late & set(sys.modules))\n"
     )
     done = subprocess.run(

@@ -36,7 +36,7 @@ def page():
                 raise view
             return view
 
-        service.stacks.ask = ask
+        service.stacks_page.stacks.ask = ask
         return service.answer(HttpRequest("GET", "/v1/stacks", given), 0)
 
     return page

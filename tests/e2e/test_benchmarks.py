@@ -75,6 +75,10 @@ ROWS = {
         "plaunchctl status",
         "plaunchctl ps",
     ],
+    "engines.py": [
+        "local:2, until the first worker's line",
+        "local:2, until all workers' lines",
+    ],
     "membership.py": [
         "arrival of a node",
         "loss of a node",
@@ -95,6 +99,7 @@ ROWS = {
         ("worker_store.py", ["--no-torchrun"]),
         ("membership.py", ["--idle=1"]),
         ("restarts.py", ["--no-torchrun", "--workers=1"]),
+        ("engines.py", ["--no-torchrun", "--nodes=2", "--hosts=0"]),
     ],
 )
 def test_every_row_is_measured(measure, name, argv):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from helpers.programs import run_python
@@ -54,23 +56,14 @@ def test_long_imports_after_restarts_are_reported_once(plaunch, installed):
 QUICK = "import os, sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"
 
 
-@pytest.mark.parametrize(
-    ("words", "environ", "is_watched"),
-    [
-        (["--max-restarts=1"], {}, True),
-        (["--max-restarts=0"], {}, False),
-        (["--max-restarts=1", "--preload=decimal"], {}, False),
-        (["--max-restarts=1", "--start-method=fork"], {}, False),
-        (["--max-restarts=1", "--event-log-handler=console"], {"LOGLEVEL": "WARNING"}, False),
-    ],
-)
+@pytest.mark.parametrize("restarts", [0, 1])
 @pytest.mark.usefixtures("installed")
-def test_nothing_of_it_is_imported_where_it_is_not_used(plaunch, words, environ, is_watched):
+def test_nothing_of_it_is_imported_without_a_restart(plaunch, restarts):
     script = plaunch.write("train.py", QUICK)
-    argv = ["-X", "importtime", "-m", "plaunch", *words, script]
-    shown = run_python(*argv, env={**plaunch.environ, **environ})
-    imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+    argv = ["-v", "-m", "plaunch", f"--max-restarts={restarts}", script]
+    shown = run_python(*argv, env=plaunch.environ)
+    imported = set(re.findall(r"^import '([\w.]+)'", shown.stderr, re.M))
     assert "plaunch_events.stream" in imported
-    own = {"plaunch_events.import_watch"}
-    assert own & imported == (own if is_watched else set())
+    own = {"plaunch_hang.stacks.import_watch"}
+    assert own & imported == (own if restarts else set())
     assert "--preload=" not in shown.stderr

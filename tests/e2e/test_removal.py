@@ -12,6 +12,7 @@ import pytest
 from plaunch.parts import BUILT_IN
 
 from helpers.programs import run_python
+from helpers.runtime import runtime_dir  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
 # Imported at the start of each interpreter of the test; hides the folder's package.
@@ -78,6 +79,32 @@ def test_help(folder, tmp_path):
     done = run_without(folder, tmp_path, "--help")
     assert done.returncode == 0, done.stderr
     assert "--nproc-per-node" in done.stdout
+
+
+# A worker that controls its own launch; plaunchctl exits with 3 until that listens.
+CONTROLLED = """\
+import subprocess, sys, time
+program = "from plaunch_control.cli import entry_point; entry_point()"
+for command in ("status", "stacks", "stop"):
+    code = 3
+    while code == 3:
+        code = subprocess.run([sys.executable, "-c", program, command]).returncode
+    print(command, "exits with", code, flush=True)
+time.sleep(600)  # until it is stopped
+"""
+
+
+def test_plaunchctl_lacks_only_stacks_without_the_library_that_reads_them(
+    tmp_path,
+    runtime_dir,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", str(runtime_dir))
+    done = run_without("hang", tmp_path, "--no-python", sys.executable, "-c", CONTROLLED)
+    assert re.search("^  rank 0 .* running$", done.stdout, re.M), done.stdout
+    assert "status exits with 0\nstacks exits with 1\n" in done.stdout
+    assert "cannot read stacks: plaunch_hang, which comes with plaunch, is not" in done.stderr
+    assert "internal error" not in done.stderr
 
 
 AGENT = """\

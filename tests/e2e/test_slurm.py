@@ -25,7 +25,7 @@ pytest.importorskip("torch.distributed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
-SCRIPT = Path(__file__).parents[1] / "schedulers/slurm_cluster.sh"
+SCRIPT = Path(__file__).parents[2] / "tools/cluster/slurm_cluster.sh"
 PAGE = Path(__file__).parents[2] / "docs/slurm.md"
 NAME_SPACES = "unshare --net --uts --mount --pid --fork --kill-child --mount-proc".split()
 UP = ["sh", "-c", "echo up; exec sleep infinity"]

@@ -268,6 +268,33 @@ def test_an_agent_that_does_not_start_is_named_with_its_last_lines():
         drive(FakeEngine(succeeding, refused), plan(2))
 
 
+def test_all_nodes_with_problems_are_named():
+    def refused_later(handle):
+        time.sleep(0.5)
+        os.write(handle.err, b"no route to host\n")
+        return 255
+
+    def refused(handle):
+        return 255
+
+    with pytest.raises(StartError, match=r"2 nodes:\n  node0: .*\n  node2: .*no route to host$"):
+        drive(FakeEngine(refused, succeeding, refused_later), plan(3))
+
+
+def test_a_problem_is_reported_although_other_nodes_still_start():
+    def slow(handle):
+        assert handle.receive() is None
+        return 0
+
+    def refused(handle):
+        return 255
+
+    began = time.monotonic()
+    with pytest.raises(StartError, match="nothing was started: node0"):
+        drive(FakeEngine(refused, slow), plan(2, start_timeout=60.0))
+    assert time.monotonic() - began < 30
+
+
 def test_an_agent_that_says_nothing_is_named_after_the_limit():
     def silent(handle):
         os.write(handle.err, b"Password:\n")

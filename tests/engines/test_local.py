@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,25 @@ def test_nothing_is_left_after_sigkill(command, tmp_path):
     job.process.kill()
     is_quiet(job)
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter", "unshare"))),
+    reason="only root can create network namespaces, with ip, nsenter and unshare",
+)
+def test_each_node_may_have_its_own_network(command, tmp_path):
+    (tmp_path / "address.py").write_text(
+        "import os, socket\n"
+        "print(os.environ['MASTER_ADDR'], os.listdir('/sys/class/net') != [], flush=True)\n"
+        "print('network', os.readlink('/proc/self/ns/net'), flush=True)\n"
+    )
+    job = command("--on=local:2", "--local-network=namespaces", "address.py")
+    assert job.end() == 0, job.text()
+    assert "10.231.0.1" in job.text()
+    networks = set(re.findall(r"network (\S+)", job.text()))
+    assert len(networks) == 2
+    assert os.readlink("/proc/self/ns/net") not in networks
+    is_quiet(job)
 
 
 def test_a_missing_script_starts_nothing(command):

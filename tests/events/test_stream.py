@@ -81,10 +81,8 @@ def recorder(clock):
 
 
 def failure(rank=1, exitcode=-9, pid=78, **changes):
-    made = ProcessFailure(rank, pid, exitcode, "/no/such/file", host="alpha")
-    for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+    facts = {"host": "alpha", **changes}
+    return ProcessFailure(rank, pid, exitcode, "/no/such/file", **facts)
 
 
 def test_a_log_without_a_launch_is_an_error(clock):
@@ -290,7 +288,7 @@ HISTORIES = {
             notifications.BeforeRendezvous(BEFORE),
             notifications.RendezvousFailed(BEFORE, 60.0, "not needed"),
             notifications.AgentFinished(
-                BEFORE, RunResult(WorkerState.SUCCEEDED), "left", "not needed"
+                BEFORE, RunResult(WorkerState.SUCCEEDED), "not_needed", "not needed"
             ),
         ],
         None,
@@ -454,12 +452,12 @@ def test_the_times_of_a_restart(recorder, clock, caplog, reply, noticing):
     """A worker failed when it wrote its error file, or else when it exited."""
     failed = failure(timestamp=1_000_108.0)
     if reply is not None:
-        failed.error_file_data = {"message": reply}
+        failed = replace(failed, error_file_data={"message": reply})
     exit_ = WorkerExit(WORKERS[1], 1, False, failed, 1_000_110.0)
     end = notifications.WorkerExitSeen(GROUP, exit_)
     stops = notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.STOPPED)
     again = [*another_round("rank 3 failed"), notifications.WorkersStarted(replace(GROUP, round=1))]
-    recorder.log.subscribe(EventPublisher(recorder.log, [], [], may_advise=False))
+    recorder.log.subscribe(EventPublisher(recorder.log, [], []).handle_notification)
     for at, recorded in [*[(101, one) for one in START], (111, end), (111, stops)]:
         clock.now = at
         recorder.add(recorded)
@@ -523,17 +521,12 @@ def test_a_failure_is_recorded_again_only_if_it_becomes_the_first(recorder):
     recorder.add(notifications.WorkersFailed(GROUP, failures, 3))
     recorder.add(notifications.WorkersFailed(GROUP, failures, 3))
     assert len(recorder.events) == 1 + 2
-    elsewhere = replace_host(failure(0, 1, 9), "beta")
+    elsewhere = failure(0, 1, 9, host="beta")
     recorder.add(notifications.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
     recorded = [
         (event.metadata["global_rank"], event.metadata["is_first"]) for event in recorder.events[1:]
     ]
     assert recorded == [(3, True), (2, False), (0, True), (3, False)]
-
-
-def replace_host(made, host):
-    made.host = host
-    return made
 
 
 def test_the_account_adds_up(recorder, clock):

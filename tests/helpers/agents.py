@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -59,6 +60,7 @@ class PretendAgent(SimpleElasticAgent):
         self.notifications = RecordedNotifications()
         if max_restarts is None:
             max_restarts = getattr(handler, "max_restarts", 3)
+        policies = {} if policy is None else {"signal_policy": policy}
         super().__init__(
             WorkerSpec(
                 role="trainer",
@@ -71,7 +73,7 @@ class PretendAgent(SimpleElasticAgent):
             ),
             exit_barrier_timeout,
             services=AgentServices(
-                signal_policy=policy,
+                **policies,
                 notify=self.notifications.append,
                 watchdog=watchdog,
                 health_checks=health_checks,
@@ -188,7 +190,8 @@ class Node:
             monitor_interval=options.pop("monitor_interval", 0.1),
         )
         logs = DefaultLogsSpecs(log_dir=str(self.folder / "logs"))
-        services = {name: options.pop(name) for name in AgentServices._fields if name in options}
+        names = [field.name for field in dataclasses.fields(AgentServices)]
+        services = {name: options.pop(name) for name in names if name in options}
         return kind(
             spec,
             logs,

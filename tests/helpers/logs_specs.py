@@ -17,3 +17,11 @@ class NoFiles(LogsSpecs):
     def reify(self, envs):
         nothing = dict.fromkeys(envs, "")
         return LogsDest(**{"stdouts": nothing, "stderrs": nothing, **self.dest})
+
+
+class WithFolder(NoFiles):
+    """The same, with a folder that remains after the launch."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.root_log_dir = folder

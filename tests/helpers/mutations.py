@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from plaunch.errors import RendezvousStateError
 from plaunch.process import ChildFailedError, ProcessFailure
-from plaunch.rendezvous import world_ranks
+from plaunch.rendezvous import JobOutcome, world_ranks
 from plaunch_events.schema import failure_metadata as failure_event
 from plaunch_membership import transitions
 from plaunch_membership.failures import FailureGroup, FailureSummary, merge, summarize
@@ -62,18 +62,21 @@ class Finding(AssertionError):
 
 
 def _failure(rank, *, reply):
-    failure = ProcessFailure(rank % 8, 40 + rank, 1 if reply else -9, "", host=f"h{rank // 8}")
-    failure.timestamp = 1_700_000_000.0 + rank
-    if reply:
-        failure.message = {
-            "message": "ValueError: bäd",
-            "extraInfo": {"py_callstack": _STACK, "timestamp": "1700000000"},
-        }
-        failure.error_file_data = {"message": failure.message}
-        failure.error_file = "/logs/error.json"
-        failure.log_files = ["/logs/stdout.log", "/logs/stderr.log"]
-    failure.last_lines = ["one", "two \x1b[31mred\x1b[0m", "three"]
-    return failure
+    message = {
+        "message": "ValueError: bäd",
+        "extraInfo": {"py_callstack": _STACK, "timestamp": "1700000000"},
+    }
+    return ProcessFailure(
+        rank % 8,
+        40 + rank,
+        1 if reply else -9,
+        "/logs/error.json" if reply else "",
+        error_file_data={"message": message} if reply else {},
+        host=f"h{rank // 8}",
+        timestamp=1_700_000_000.0 + rank,
+        log_files=["/logs/stdout.log", "/logs/stderr.log"] if reply else [],
+        last_lines=["one", "two \x1b[31mred\x1b[0m", "three"],
+    )
 
 
 def _told(ranks):
@@ -94,11 +97,12 @@ def _states():
     over = transitions.settle_failed(
         settling, told, max_restarts=0, by="h0~0", is_final=False, now=1_700_000_000.0
     )
+    success = RecordedVerdict(JobOutcome.SUCCEEDED, "h0", "all have", 1.0)
     return [
         began, running, settling, over, over, over,
         transitions.notify(running, "h0~0", 10),
         transitions.replace_job(running, "nobody is left", by="h0~0"),
-        transitions.end(running, RecordedVerdict("succeeded", "h0", "all have", 1.0), by="h"),
+        transitions.end(running, success, by="h"),
     ]  # fmt: skip
 
 

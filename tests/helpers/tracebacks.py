@@ -24,6 +24,5 @@ def frames(path: str, *lines: int) -> list[str]:
 
 def failure_with(last_lines: Sequence[str], exitcode: int = 1, rank: int = 0) -> ProcessFailure:
     """Return the failure of a worker with these last lines and no error file."""
-    failure = ProcessFailure(rank, 7 + rank, exitcode, "", global_rank=rank)
-    failure.last_lines = list(last_lines)
-    return failure
+    more = {"global_rank": rank, "last_lines": list(last_lines)}
+    return ProcessFailure(rank, 7 + rank, exitcode, "", **more)

@@ -6,7 +6,7 @@ import importlib.util
 import pathlib
 import signal
 import sys
-import threading
+import time
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, threads
@@ -21,6 +21,7 @@ from plaunch.testing import FakeRendezvous
 from helpers.faults import raising
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
+from helpers.waiting import wait_until
 
 # A spawned worker imports what it runs by name.
 _FILE = pathlib.Path(__file__).with_name("functions_to_launch.py")
@@ -193,6 +194,32 @@ def test_an_unexpected_exception_is_reported_as_an_internal_error(monkeypatch, c
     assert "Traceback" in shown
 
 
+BROKEN_BACKEND = """
+import plaunch
+from plaunch.testing import FakeRendezvous
+
+class Broken(FakeRendezvous):
+    def next_rendezvous(self):
+        raise ValueError("no switch")
+
+@plaunch.hookimpl
+def plaunch_rendezvous_backends():
+    return {"broken": lambda params: Broken()}
+"""
+
+
+def test_a_program_gets_an_error_that_names_the_plugin(monkeypatch, tmp_path):
+    (tmp_path / "acme_backend.py").write_text(BROKEN_BACKEND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    manager = PluginManager.create(words=["acme_backend"])
+    message = (
+        r"^plugin 'acme_backend' \(module acme_backend\) failed in next_rendezvous: ValueError"
+    )
+    with pytest.raises(PluginError, match=message) as caught:
+        launch_agent(config(rdzv_backend="broken"), "/bin/true", [], manager=manager)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_fork_during_a_hook_that_has_not_returned_is_logged(caplog, gate, start_method):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))
@@ -201,20 +228,26 @@ def test_a_fork_during_a_hook_that_has_not_returned_is_logged(caplog, gate, star
     found = launch_agent(settings, function, [], manager=manager)
     assert found == {0: (0, ()), 1: (1, ())}
     said = [record.getMessage() for record in caplog.records]
-    warned = [text for text in said if "has not returned from a hook; workers are forked" in text]
+    warned = [text for text in said if "plaunch_before_rendezvous; workers are forked" in text]
     assert len(warned) == (start_method == "fork")
 
 
 def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
     """Each of them is waited for within a bound; together they may take longer than one turn."""
-    said = threading.Event()
+    found = []
+
+    class Watchdog(LoopWatchdog):
+        def __init__(self, bound, *, progress):
+            found.append(progress)
+            super().__init__(bound, progress=progress)
 
     def slow():
-        said.clear()
-        return {"SAID": str(said.wait(60))}
+        began = time.monotonic()
+        wait_until(lambda: found[0]() > began, "the wait for the hook is progress")
+        return {"SAID": "True"}
 
     monkeypatch.setattr(threads, "UNHURRIED", 0.01)
-    monkeypatch.setattr(LoopWatchdog, "waits", lambda self: said.set())
+    monkeypatch.setattr("plaunch.launch.session.LoopWatchdog", Watchdog)
     plugin = plugin_of(plaunch_worker_env=slow)
     launch = elastic_launch(config(nproc_per_node=1), functions.environment, plugins=[plugin])
     assert launch("SAID") == {0: "True"}

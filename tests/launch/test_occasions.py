@@ -7,8 +7,9 @@ import types
 
 import pytest
 from plaunch.agent import RunResult, Snapshot, WorkerState, notifications
-from plaunch.launch.occasions import run_after_failure, watch_slow_stops
+from plaunch.launch.occasions import create_listeners, run_after_failure
 from plaunch.plugin import PluginContext, PluginOptions
+from plaunch.plugin.guard import CallGuard
 
 from helpers.faults import raising
 from helpers.groups import make_group
@@ -42,7 +43,7 @@ def manager_of(monkeypatch):
         monkeypatch.setitem(sys.modules, "acme_after", types.SimpleNamespace(create=create))
         declared_by = types.SimpleNamespace(**{occasion: "acme_after:create"})
         declared = PluginOptions("acme", "Acme 1.0", (), "", declared_by)
-        return types.SimpleNamespace(plugin_options=lambda: [declared])
+        return types.SimpleNamespace(plugin_options=lambda: [declared], guard=CallGuard())
 
     return declare
 
@@ -83,18 +84,19 @@ def test_one_that_fails_does_not_hide_the_failure(after_failure, caplog, method)
     assert "KeyError: 'disk'" in caplog.text
 
 
-def test_a_listener_of_a_plugin_is_created_for_a_slow_stop(manager_of):
+@pytest.mark.parametrize("occasion", ["ON_RESTART", "ON_SLOW_STOP"])
+def test_a_listener_of_a_plugin_is_created_for_its_occasion(manager_of, occasion):
     calls = []
 
     def create(context):
         calls.append(context)
         return calls.append
 
-    (listen,) = watch_slow_stops(manager_of("ON_SLOW_STOP", create), CONTEXT)
+    (listen,) = create_listeners(manager_of(occasion, create), CONTEXT, occasion)
     listen(FINISHED)
     listen(FINISHED)
     assert calls == [CONTEXT, FINISHED, FINISHED]
-    assert watch_slow_stops(manager_of("AFTER_FAILURE", create), CONTEXT) == []
+    assert create_listeners(manager_of("AFTER_FAILURE", create), CONTEXT, occasion) == []
 
 
 @pytest.mark.parametrize("is_created", [False, True])
@@ -106,7 +108,7 @@ def test_a_listener_that_fails_is_not_called_again(manager_of, caplog, is_create
         raise KeyError("disk")
 
     create = (lambda context: fail) if is_created else fail
-    (listen,) = watch_slow_stops(manager_of("ON_SLOW_STOP", create), CONTEXT)
+    (listen,) = create_listeners(manager_of("ON_SLOW_STOP", create), CONTEXT, "ON_SLOW_STOP")
     listen(FINISHED)
     listen(FINISHED)
     assert calls == [FINISHED if is_created else CONTEXT]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous import JobOutcome
 from plaunch_membership.failures import (
     MAX_GROUPS,
     MAX_LISTED,
@@ -78,7 +79,9 @@ def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
         ("exit code 1", 2031),
     ]
     assert len(summary.groups[0].ranks) == MAX_SPANS  # every second rank is a range of its own
-    verdict = RecordedVerdict("failed", "h0", "x" * 9000, 7.0, summary.failures, summary.groups)
+    verdict = RecordedVerdict(
+        JobOutcome.FAILED, "h0", "x" * 9000, 7.0, summary.failures, summary.groups
+    )
     state = end(first_state("h0~0"), verdict, by="h0~0")
     value = codec.encode(KEY, state.to_record())
     assert len(value) < 750_000
@@ -246,7 +249,7 @@ def test_reasons_of_any_origin_are_bounded(settled):
 
 @pytest.mark.parametrize("time", [1e300, -1e300, 9e11, 10**400])
 def test_a_verdict_with_any_time_can_be_described(time):
-    verdict = RecordedVerdict("failed", "h0", "rank 0 failed", 7.0)
+    verdict = RecordedVerdict(JobOutcome.FAILED, "h0", "rank 0 failed", 7.0)
     record = end(first_state("h0~0"), verdict, by="h0~0").to_record()
     record["verdict"]["time"] = time
     value = codec.encode(KEY, record)

@@ -271,7 +271,7 @@ class Asked:
 
     def answer(self):
         self._store.open()
-        wait_until(lambda: self.handler.threads.runners()[0].silent_for() == 0.0, "an answer")
+        wait_until(lambda: self.handler.job.threads.runners()[0].silent_for() == 0.0, "an answer")
 
 
 def test_own_suspensions_do_not_count_as_silence_of_the_store(create, gate):
@@ -314,7 +314,7 @@ def test_a_dead_connection_is_replaced(create, gate):
     handler = create(connect=connect, _bounds=bounds)
     handler.next_rendezvous()
     cable.is_shut = True
-    writer = handler.threads.runners()[0]
+    writer = handler.job.threads.runners()[0]
     wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
     cable.is_shut = False
 
@@ -335,7 +335,7 @@ def test_a_job_that_the_store_has_lost_starts_again(create, board):
         formed = at_once(*(node.next_rendezvous for node in nodes))
         assert sorted(one.rank for one in formed) == [0, 1]
         board.down = True
-        wait_until(lambda: all(node.threads.failing() for node in nodes), "both nodes notice")
+        wait_until(lambda: all(node.job.threads.failing() for node in nodes), "both nodes notice")
         board.wipe()
         board.down = False
         for node in nodes:
@@ -620,7 +620,7 @@ def test_a_node_that_is_not_needed_any_more_is_described(create):
     first = create(1, 2, last_call_timeout="0.1")
     first.next_rendezvous()
     first.membership.part.wants_round = True  # otherwise its success would end the job
-    first.threads.connect().add(tickets(first.membership.keys.done(0)), 1)
+    first.job.threads.connect().add(tickets(first.membership.keys.done(0)), 1)
     waits(create(1, 2), "a place in job 'job'; some of its nodes have finished")
 
 

@@ -9,7 +9,7 @@ import types
 import pytest
 from plaunch.process import Process, read_process
 from plaunch.process.stopping.stop_sequence import WorkerSession
-from plaunch.process.watches import HoldWatch
+from plaunch.process.watches import HeldProcesses
 from plaunch_multiprocessing import fork_server
 
 
@@ -48,6 +48,6 @@ def test_a_reused_pid_gets_no_signal(unrelated, monkeypatch):
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
     job = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
-    WorkerSession(worker, 0, job, HoldWatch()).kill()
+    WorkerSession(worker, 0, job, HeldProcesses()).kill()
     worker.release()
     assert unrelated.poll() is None

@@ -91,7 +91,7 @@ def test_a_returned_worker_that_ends_slowly_has_not_failed(returning, tmp_path):
     os.kill(context.pids()[0], signal.SIGSTOP)
     (tmp_path / "go.1").touch()
     results = []
-    wait_until(lambda: results.append(context.look()) or results[-1] is not None, "a failure")
+    wait_until(lambda: results.append(context.check()) or results[-1] is not None, "a failure")
     assert set(results[-1].failures) == {1}
 
 
@@ -100,7 +100,7 @@ def test_a_returned_worker_that_is_killed_was_stopped(returning):
     context.close(signal.SIGKILL)
     exits = {seen.local_rank: (seen.exitcode, seen.stopped) for seen in context.take_exits()}
     assert exits[0] == (-signal.SIGKILL, True)
-    assert not context.look().failures
+    assert not context.check().failures
 
 
 def test_two_simultaneous_stop_signals_are_not_a_failure(returning):
@@ -108,5 +108,7 @@ def test_two_simultaneous_stop_signals_are_not_a_failure(returning):
     pid = context.pids()[0]
     for signum in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         os.kill(pid, signum)
-    wait_until(lambda: context.look() is None and 0 in context._outcomes.exits, "the end of rank 0")
+    wait_until(
+        lambda: context.check() is None and 0 in context._outcomes.exits, "the end of rank 0"
+    )
     assert context._outcomes.exits[0].exitcode == 0

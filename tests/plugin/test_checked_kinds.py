@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UnknownNameError
-from plaunch.plugin.metadata import DEVICE_COUNTS, EVENT_HANDLERS, LIFECYCLE, SIGNAL_POLICIES
+from plaunch.plugin.kinds import DEVICE_COUNTS, EVENT_HANDLERS, LIFECYCLE, SIGNAL_POLICIES
 from plaunch_testing.check.subjects import find_kinds
 
 HOOKS = """

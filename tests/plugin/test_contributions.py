@@ -6,9 +6,13 @@ import os
 import re
 import signal
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from plaunch import threads
+from plaunch.agent.extensions import Requests
+from plaunch.agent.states import State
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin import CallLimits, find_worker_env
 from plaunch.plugin.contributions import LaunchBinder, LaunchLogsSpecs
@@ -107,7 +111,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("result", BAD.values(), ids=BAD)
-def test_what_is_no_environment_is_refused(result) -> None:
+def test_an_invalid_environment_is_refused(result) -> None:
     with pytest.raises(PluginError, match=rf"{re.escape(WHO)} returned .* from plaunch_worker"):
         contributed(contributor("A", result))
 
@@ -137,13 +141,12 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch, gate
     plugin = contributor("A", lambda env: gate.wait(BOUND))
     asked = []
     manager = plugin_manager(plugin)
-    is_unwanted = lambda: bool(asked.append(1) or asked[1:])  # noqa: E731
-    with (
-        manager.stop_waiting_when(is_unwanted),
-        pytest.raises(PluginError, match=r"when the launch had to stop"),
-    ):
+    inbox = SimpleNamespace(has_stop=lambda: bool(asked.append(1) or asked[1:]))
+    manager.guard.status.begin_run(State(), inbox, Requests(None))
+    began = time.monotonic()
+    with pytest.raises(PluginError, match=r"when the launch had to stop"):
         find_worker_env(manager, WORKER, OWN)
-    assert not manager.guard.is_unwanted()
+    assert began <= manager.guard.last_wait <= time.monotonic()
 
 
 def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:

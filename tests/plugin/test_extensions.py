@@ -8,11 +8,13 @@ import threading
 import time
 
 import pytest
+from plaunch import agent
 from plaunch.agent import Progress, RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import create_extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, ExtensionRunner
+from plaunch.plugin.guard import CallGuard, CallLimits
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
@@ -54,7 +56,7 @@ def created(answer):
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])
-def test_a_plugin_need_not_want_any(answer):
+def test_a_plugin_may_return_no_extension(answer):
     assert created(answer) == []
 
 
@@ -70,9 +72,25 @@ def test_an_extension_has_its_events_and_its_end():
     item.release()
 
 
+def test_a_subclass_defines_only_the_methods_that_it_needs():
+    class Stops(agent.Extension):
+        known_as = "the end"
+
+        def stop(self, result):
+            ended.append(result)
+
+    ended = []
+    (item,) = created([Stops()])
+    item.start("control")
+    item.handle("event")
+    item.note_result("result")
+    item.close()
+    assert (ended, item.who, item.takes_events) == (["result"], "the end", True)
+
+
 def test_events_wait_until_it_has_started():
     extension = Extension()
-    item = ExtensionRunner("P", extension)
+    item = ExtensionRunner("P", extension, CallGuard())
     queue = EventQueue("P", item, head_start=None)
     queue.put("early")
     item.start("control")
@@ -86,7 +104,7 @@ def test_events_wait_until_it_has_started():
 @pytest.mark.parametrize("raised", [None, ValueError("no")])
 def test_an_extension_that_has_not_started_gets_no_events(raised):
     extension = Extension(raised)
-    item = ExtensionRunner("P", extension)
+    item = ExtensionRunner("P", extension, CallGuard())
     if raised is not None:
         with pytest.raises(PluginError):
             item.start("control")
@@ -107,7 +125,7 @@ def test_an_extension_that_has_not_started_gets_no_events(raised):
         (3, PluginError, "returned 3 from plaunch_extensions, which cannot be"),
     ],
 )
-def test_what_is_no_extension(answer, error, message):
+def test_an_invalid_extension_is_refused(answer, error, message):
     with pytest.raises(error, match=message):
         created(answer)
 
@@ -122,23 +140,23 @@ def test_what_is_no_extension(answer, error, message):
 )
 def test_an_extension_that_cannot_start_ends_the_launch(raised, error, message):
     with pytest.raises(error, match=message):
-        ExtensionRunner("P", Extension(raised)).start(None)
+        ExtensionRunner("P", Extension(raised), CallGuard()).start(None)
 
 
 def test_an_extension_that_hangs_does_not_hold_the_launch(gate):
     hangs = Extension()
     hangs.start = lambda control: gate.wait(60)
     with pytest.raises(PluginError, match=r"has not returned from start within 0\.1 s"):
-        ExtensionRunner("P", hangs, start_timeout=0.1).start(None)
+        ExtensionRunner("P", hangs, CallGuard(CallLimits(start=0.1))).start(None)
 
 
-def test_threads_of_its_own_may_rest(caplog):
+def test_rest_and_release_are_called_and_their_errors_logged(caplog):
     rests = []
 
     threaded = Extension()
     threaded.rest = lambda: rests.append("rest")
     threaded.release = raising(ValueError("no thread"))
-    item = ExtensionRunner("P", threaded)
+    item = ExtensionRunner("P", threaded, CallGuard())
     item.rest()
     item.release()
     assert rests == ["rest"]
@@ -249,11 +267,11 @@ class Quiet(Extension):
     takes_events = False
 
 
-def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
+def test_an_extension_without_events_is_stopped_at_the_end_of_the_launch():
     created_here = []
     for kind in (Quiet, Extension):
         extension = kind()
-        item = ExtensionRunner("P", extension)
+        item = ExtensionRunner("P", extension, CallGuard())
         item.start("control")
         item.note_result("result")
         created_here.append((item, extension))
@@ -264,20 +282,20 @@ def test_what_takes_no_events_is_stopped_at_the_end_of_the_launch():
     assert other.calls == [("start", "control")]  # the queue of its events does it
 
 
-def test_what_takes_no_events_and_hangs_does_not_hold_the_end(gate, caplog):
+def test_an_extension_without_events_that_hangs_does_not_delay_the_end(gate, caplog):
     hangs = Quiet()
     hangs.stop = lambda result: gate.wait(60)
-    item = ExtensionRunner("P", hangs, stop_timeout=0.1)
+    item = ExtensionRunner("P", hangs, CallGuard(CallLimits(stop=0.1)))
     item.start(None)
     item.end()
     assert "an extension of P has not returned from stop within 0.1 s" in caplog.text
 
 
-def test_one_may_say_what_messages_call_it(caplog):
+def test_known_as_is_the_name_in_messages(caplog):
     own = Quiet()
     own.known_as = "the watch"
     own.stop = raising(ValueError("no socket"))
-    item = ExtensionRunner("P", own)
+    item = ExtensionRunner("P", own, CallGuard())
     assert item.who == "the watch"
     item.start(None)
     item.end()

@@ -19,9 +19,9 @@ from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
 from plaunch.errors import ExitCode, PluginError, UsageError
 from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.guard import CallLimits, Culprits
+from plaunch.plugin.guard import CallGuard, CallLimits, Culprits
+from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import KINDS, LOGS_SPECS
 from plaunch.process import LogsSpecs
 from plaunch.testing import plugin_manager
 
@@ -58,7 +58,7 @@ def test_a_hook_that_does_not_return_its_extensions_is_named(gate) -> None:
         create_extensions(manager, PluginContext("job", "role", "host"))
 
 
-def test_extensions_that_are_made_one_after_the_other_are_waited_for_as_well(gate) -> None:
+def test_extensions_that_are_created_by_an_iterator_have_the_same_limit(gate) -> None:
     """A hook may return an iterator, which runs the plugin's code once it is asked."""
     plugin = plugin_of(plaunch_extensions=lambda: (gate.wait(BOUND) for _ in range(1)))
     manager = plugin_manager(plugin, words=NO_OTHERS, limits=SHORT)
@@ -79,7 +79,7 @@ def given(kind):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_a_name_gives_and_does_not_return_is_named(gate, name) -> None:
+def test_a_factory_that_does_not_return_is_named(gate, name) -> None:
     kind = BY_NAME[name]
     manager, who = given(kind)
     with pytest.raises(PluginError) as caught:
@@ -92,7 +92,7 @@ def test_what_a_name_gives_and_does_not_return_is_named(gate, name) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_a_name_gives_is_called_on_another_thread(name) -> None:
+def test_a_factory_is_called_on_another_thread(name) -> None:
     manager, _ = given(BY_NAME[name])
     thread = manager.call(BY_NAME[name], "x", threading.current_thread)
     assert thread is not threading.current_thread()
@@ -107,25 +107,25 @@ def test_what_a_name_gives_is_called_on_another_thread(name) -> None:
         (UsageError("bad port"), UsageError, "^bad port$"),
     ],
 )
-def test_what_a_name_gives_and_fails_is_named(error, expected, message) -> None:
+def test_a_factory_that_fails_is_named(error, expected, message) -> None:
     kind = BY_NAME["rendezvous"]
     manager, _ = given(kind)
     with pytest.raises(expected, match=message):
         manager.call(kind, "x", raising(error))
 
 
-def test_a_long_wait_is_not_silent(gate, caplog) -> None:
+def test_a_long_wait_is_logged(gate, caplog) -> None:
     with pytest.raises(PluginError):
-        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.02, warn_after=0.01)
+        CallGuard(warn_after=0.01).call(WHO, "connect", lambda: gate.wait(BOUND), 0.02)
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{WHO} has not returned from connect within 0.01 s; the launcher waits up to 0.02 s for it"
     )
 
 
-def test_a_wait_that_is_over_is_not_announced(gate, caplog) -> None:
+def test_the_end_of_a_wait_is_not_logged_as_a_longer_one(gate, caplog) -> None:
     with pytest.raises(PluginError):
-        guard.bounded_call(WHO, "connect", lambda: gate.wait(BOUND), 0.01, warn_after=0.01)
+        CallGuard(warn_after=0.01).call(WHO, "connect", lambda: gate.wait(BOUND), 0.01)
     assert not caplog.records
 
 
@@ -246,12 +246,12 @@ def test_a_plugin_that_does_not_return_is_not_called_until_it_does(
         gate.wait(BOUND)
 
     tested = manager(listener("a", calls, stand), listener("b", calls), limits=SHORT)
-    assert tested.left_behind() == []
+    assert tested.guard.left_behind() == []
     notify(tested, MOMENT)
     notify(tested, MOMENT)
     notify(tested, OTHER)
     assert calls == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
-    assert tested.left_behind() == [A]
+    assert tested.guard.left_behind() == [f"{A} has not returned from plaunch_before_rendezvous"]
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{A} has not returned from plaunch_before_rendezvous within 0.01 s; plaunch does not "
@@ -263,7 +263,7 @@ def test_a_plugin_that_does_not_return_is_not_called_until_it_does(
     notify(tested, MOMENT)
     notify(tested, OTHER)
     assert calls[4:] == ["b", "a started", "b started"]
-    assert tested.left_behind() == []
+    assert tested.guard.left_behind() == []
 
 
 def test_one_that_returns_after_all_is_not_called_again(manager, calls, caplog, gate) -> None:
@@ -292,7 +292,7 @@ def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, calls) -> 
     assert not thread.is_alive()
 
 
-def test_what_a_hook_starts_can_be_ended(manager, calls, caplog) -> None:
+def test_a_process_that_a_hook_starts_can_be_terminated(manager, calls, caplog) -> None:
     codes = []
 
     def start():
@@ -377,8 +377,8 @@ class Bound:
         sys.exit(0)
 
 
-def test_a_limited_call_runs_on_a_thread_that_is_gone_afterwards(manager) -> None:
-    bound, limit = Bound(), manager().guard.limit_call
+def test_a_limited_call_runs_on_a_thread_that_is_gone_afterwards() -> None:
+    bound, limit = Bound(), CallGuard().limited
     thread = limit(WHO, "reify", bound.reify)()
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
@@ -388,13 +388,10 @@ def test_a_limited_call_runs_on_a_thread_that_is_gone_afterwards(manager) -> Non
         limit(WHO, "leave", bound.leave)()
 
 
-def test_a_call_that_has_not_returned_is_not_repeated(manager, gate) -> None:
+def test_a_call_that_has_not_returned_is_not_repeated(gate) -> None:
     calls = []
-    limits = CallLimits(others={"describe_wait": 0.05})
-    guard_of_launch = manager(limits=limits).guard
-    describe = guard_of_launch.limit_call(
-        WHO, "describe_wait", lambda: calls.append(gate.wait(BOUND))
-    )
+    tested = CallGuard(CallLimits(others={"describe_wait": 0.05}))
+    describe = tested.limited(WHO, "describe_wait", lambda: calls.append(gate.wait(BOUND)))
     with pytest.raises(PluginError, match=r"has not returned from describe_wait within 0\.05 s"):
         describe()
     with pytest.raises(PluginError, match="has still not returned from describe_wait"):
@@ -473,7 +470,7 @@ def test_each_plugin_of_a_package_stands_for_itself(culprits, name, who) -> None
 @pytest.mark.parametrize(
     ("name", "who"), [("shop.acme.deep", "plugin 'acme'"), ("shop.protocol", None)]
 )
-def test_a_namespace_package_is_no_plugins(tmp_path, monkeypatch, name, who) -> None:
+def test_a_namespace_package_belongs_to_no_plugin(tmp_path, monkeypatch, name, who) -> None:
     for folder in ("shop/acme", "shop"):
         (tmp_path / folder).mkdir(exist_ok=True, parents=True)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -494,16 +491,37 @@ def test_the_function_that_plaunch_called_is_named(culprits) -> None:
         assert str(found) == f"plugin 'alone' failed{said}: ValueError: no"
 
 
-def test_sys_exit_of_a_plugin_is_its_failure(culprits) -> None:
+def do_in_plugin(source: str):
+    """Return a function of the module `alone`, which belongs to a plugin."""
     alone = types.ModuleType("alone")
-    exec("def fail(): raise SystemExit('no driver')", alone.__dict__)
-    with (
-        pytest.raises(PluginError, match=r"^plugin 'alone' failed in fail: SystemExit: no driver$"),
-        culprits.refusing_exits(),
-    ):
-        alone.fail()
+    exec(f"def do(): {source}", alone.__dict__)
+    return alone.do
 
 
-def test_sys_exit_of_a_program_is_its_wish(culprits) -> None:
-    with pytest.raises(SystemExit), culprits.refusing_exits():
+@pytest.mark.parametrize("error", ["SystemExit", "ValueError"])
+def test_an_exception_of_a_plugin_names_it(culprits, error) -> None:
+    message = rf"^plugin 'alone' failed in do: {error}: no driver$"
+    with pytest.raises(PluginError, match=message), culprits.naming_plugins():
+        do_in_plugin(f"raise {error}('no driver')")()
+
+
+def test_an_error_of_plaunch_itself_is_not_converted(culprits) -> None:
+    with pytest.raises(ValueError, match="ours"), culprits.naming_plugins():
+        raise ValueError("ours")
+
+
+def test_an_error_that_says_what_is_wrong_passes_unchanged(culprits) -> None:
+    source = "from plaunch.errors import UsageError; raise UsageError('the port is taken')"
+    with pytest.raises(UsageError, match=r"^the port is taken$"), culprits.naming_plugins():
+        do_in_plugin(source)()
+
+
+def test_sys_exit_in_the_launcher_is_an_error(culprits, monkeypatch) -> None:
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
+    with pytest.raises(PluginError, match=r"called sys.exit\(0\)"), culprits.naming_plugins():
+        sys.exit(0)
+
+
+def test_a_program_that_launches_may_end_itself(culprits) -> None:
+    with pytest.raises(SystemExit), culprits.naming_plugins():
         sys.exit("enough")

@@ -21,7 +21,7 @@ from plaunch.plugin import (
     notify,
 )
 from plaunch.plugin.contributions import HOOK_OF
-from plaunch.plugin.metadata import KINDS, LOGS_SPECS
+from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.process.logs import LogsSpecs
 from plaunch.testing import plugin_manager
 from plaunch_doctor.command import checks_of_plugins

@@ -8,7 +8,7 @@ import signal
 import pytest
 from plaunch.errors import ExitCode, PluginLoadError, SignalException
 from plaunch.plugin import hookimpl
-from plaunch.plugin.metadata import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
+from plaunch.plugin.kinds import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising

@@ -14,7 +14,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import hookimpl
-from plaunch.plugin.metadata import (
+from plaunch.plugin.kinds import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
     HEALTH_CHECKS,
@@ -68,6 +68,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
         "restart_policies": ["always", "never", "standard"],
         "health_checks": ["command", "disk", "gpu", "memory", "network"],
         "schedulers": ["kubernetes", "mpi", "none", "slurm"],
+        "engines": ["local", "slurm", "ssh"],
     }
     for kind in KINDS:
         for name in manager.names(kind):

@@ -12,14 +12,8 @@ from pathlib import Path
 
 import importlib_metadata
 import pytest
-from plaunch.plugin.metadata import (
-    GROUPS,
-    Distribution,
-    EntryPoint,
-    normalise,
-    parse_entry_points,
-    scan,
-)
+from plaunch.plugin.kinds import GROUPS
+from plaunch.plugin.metadata import Distribution, EntryPoint, normalise, parse_entry_points, scan
 
 GROUP = "plaunch.plugins"
 

@@ -11,8 +11,9 @@ from plaunch.options import Option, integer
 from plaunch.plugin import create_extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.hookspecs import hookimpl
+from plaunch.plugin.kinds import DEVICE_COUNTS
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import DEVICE_COUNTS, Distribution, EntryPoint
+from plaunch.plugin.metadata import Distribution, EntryPoint
 from plaunch.plugin.options import (
     Installed,
     PluginOptions,

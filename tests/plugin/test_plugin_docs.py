@@ -12,7 +12,7 @@ import pytest
 from plaunch.agent import Snapshot
 from plaunch.plugin import hookspecs
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.metadata import KINDS, LIFECYCLE
+from plaunch.plugin.kinds import KINDS, LIFECYCLE
 from plaunch.plugin.options import AUTOLOAD_VARIABLE, PLUGINS_VARIABLE
 
 DOCS = Path(__file__).parents[2] / "docs"

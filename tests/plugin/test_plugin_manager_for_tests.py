@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS
+from plaunch.plugin.kinds import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.testing import plugin_manager
 
 

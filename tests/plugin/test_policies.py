@@ -14,14 +14,16 @@ from plaunch.agent.poller import WakeUp
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import CallLimits, PluginContext, PluginManager
-from plaunch.plugin.guard import DEFAULT_LIMITS
-from plaunch.plugin.metadata import GROUPS, scan
+from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard
+from plaunch.plugin.kinds import GROUPS
+from plaunch.plugin.metadata import scan
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process import SignalAction
 from plaunch.restarts import Cause, Decision, Failure, RestartAction
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
+from helpers.policies import restart
 from helpers.programs import run_python
 from helpers.waiting import BOUND
 
@@ -101,7 +103,7 @@ def test_a_name_that_cannot_be_used(site, name, words, message) -> None:
         LaunchRestartPolicy(site.manager(*words), context(restart_policy=name))
 
 
-def test_something_else_than_a_policy() -> None:
+def test_an_object_without_decide_is_refused() -> None:
     class Plugin:
         @hookimpl
         def plaunch_restart_policies(self):
@@ -147,7 +149,7 @@ def test_a_policy_gets_the_options_of_its_package(site, given, limit, shared) ->
     assert policy.shared_settings() == {"--restart-policy": "acme", **shared}
 
 
-def test_what_all_nodes_must_agree_about() -> None:
+def test_shared_settings_are_the_options_that_all_nodes_must_have() -> None:
     def shared(**settings):
         return LaunchRestartPolicy(plugin_manager(), context(**settings)).shared_settings()
 
@@ -184,21 +186,21 @@ def test_a_reason_becomes_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "fault"),
+    ("create", "fault"),
     [
-        (None, "returned None from decide, not a Decision"),
-        (Decision("restart"), "action='restart', not a RestartAction"),
-        (Decision(RestartAction.STOP, 3), "reason=3, not a text"),
-        (Decision(RestartAction.RESTART, delay=-1.0), "the delay is -1.0, which is not a number"),
-        (Decision(RestartAction.RESTART, delay=float("inf")), "the delay is inf"),
-        (Decision(RestartAction.RESTART, delay="soon"), "the delay is 'soon'"),
-        (Decision(RestartAction.RESTART, without="node"), "without='node', not names of hosts"),
-        (Decision(RestartAction.RESTART, without=[3]), "without=[3], not names of hosts"),
-        (Decision(RestartAction.RESTART, costs="yes"), "costs='yes', not a bool"),
+        (lambda: None, "returned None from decide, not a Decision"),
+        (lambda: Decision("restart"), "action='restart', not a RestartAction"),
+        (lambda: Decision(RestartAction.STOP, 3), "reason=3, not a text"),
+        (lambda: restart(delay=-1.0), "the delay is -1.0, which is not a number"),
+        (lambda: restart(delay=float("inf")), "the delay is inf"),
+        (lambda: restart(delay="soon"), "the delay is 'soon'"),
+        (lambda: restart(without="node"), "without='node', not names of hosts"),
+        (lambda: restart(without=[3]), "without=[3], not names of hosts"),
+        (lambda: restart(costs="yes"), "costs='yes', not a bool"),
     ],
 )
-def test_an_answer_that_cannot_be_is_named_and_standard_decides(answer, fault, caplog) -> None:
-    found = chosen(lambda *_: answer).decide(FAILURE, [])
+def test_an_invalid_decision_names_the_policy_and_standard_decides(create, fault, caplog) -> None:
+    found = chosen(lambda *_: create()).decide(FAILURE, [])
     assert found.reason == "restart 1 of 3"
     assert fault in caplog.text
     assert "restart policy 'mine' (module tests" in caplog.text or "'mine' (" in caplog.text
@@ -274,14 +276,14 @@ class SignalPolicy:
 
 
 def test_a_signal_policy_decides() -> None:
-    policy = LaunchSignalPolicy(SignalPolicy(lambda: SignalAction.NOTIFY), WHO)
+    policy = LaunchSignalPolicy(SignalPolicy(lambda: SignalAction.NOTIFY), CallGuard(), WHO)
     assert policy.signals() == [signal.SIGTERM, signal.SIGUSR1]
     assert policy.action(signal.SIGUSR1) is SignalAction.NOTIFY
 
 
 def test_a_signal_policy_that_does_not_return_is_called_once(gate, caplog) -> None:
     slow = SignalPolicy(lambda: gate.wait(BOUND))
-    policy = LaunchSignalPolicy(slow, WHO, timeout=0.01)
+    policy = LaunchSignalPolicy(slow, CallGuard(CallLimits(decision=0.01)), WHO)
     assert policy.action(signal.SIGUSR1) is SignalAction.STOP
     assert policy.action(signal.SIGTERM) is SignalAction.STOP
     assert slow.asked == [signal.SIGUSR1]
@@ -301,7 +303,7 @@ def test_a_signal_policy_that_does_not_return_is_called_once(gate, caplog) -> No
 )
 def test_a_signal_policy_that_fails_is_named(caplog, action, said) -> None:
     wake_up = WakeUp()
-    with SignalInbox(LaunchSignalPolicy(SignalPolicy(action), WHO), wake_up) as inbox:
+    with SignalInbox(LaunchSignalPolicy(SignalPolicy(action), CallGuard(), WHO), wake_up) as inbox:
         signal.raise_signal(signal.SIGUSR1)
         (received,) = inbox.take()
     wake_up.close()
@@ -312,7 +314,7 @@ def test_a_signal_policy_that_fails_is_named(caplog, action, said) -> None:
 
 def test_a_signal_policy_that_lists_what_cannot_be_handled_is_named() -> None:
     wake_up = WakeUp()
-    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: [signal.SIGKILL]), WHO)
+    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: [signal.SIGKILL]), CallGuard(), WHO)
     with (
         pytest.raises(UsageError, match=f"^{re.escape(WHO)} wants to handle"),
         SignalInbox(policy, wake_up),
@@ -323,7 +325,9 @@ def test_a_signal_policy_that_lists_what_cannot_be_handled_is_named() -> None:
 
 def test_a_signal_policy_may_list_signals_one_after_the_other() -> None:
     """They are needed again when the rendezvous is shut down."""
-    policy = LaunchSignalPolicy(SignalPolicy(signals=lambda: iter([signal.SIGTERM])), WHO)
+    policy = LaunchSignalPolicy(
+        SignalPolicy(signals=lambda: iter([signal.SIGTERM])), CallGuard(), WHO
+    )
     assert [*policy.signals()] == [*policy.signals()] == [signal.SIGTERM]
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from plaunch.process.children import LOST_EXIT_CODE, ExitWatch, ProcessHandle
+from plaunch.process.children import LOST_EXIT_CODE, ExitPoller, ProcessHandle
 
 from helpers.processes import wait_for_end
 
@@ -75,17 +75,17 @@ def test_a_running_child_gets_its_signal_and_needs_no_descriptor():
 
 HAS_PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
 # Tests of one way only.
-PIDFDS = pytest.mark.parametrize("watch", [pytest.param(True, marks=HAS_PIDFDS)], indirect=True)
-LOOKING = pytest.mark.parametrize("watch", [False], indirect=True)
+PIDFDS = pytest.mark.parametrize("poller", [pytest.param(True, marks=HAS_PIDFDS)], indirect=True)
+LOOKING = pytest.mark.parametrize("poller", [False], indirect=True)
 
 
 @pytest.fixture(params=[pytest.param(True, marks=HAS_PIDFDS), False], ids=["pidfd", "looking"])
-def watch(request, monkeypatch):
+def poller(request, monkeypatch):
     if not request.param:
         monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
-    watch = ExitWatch()
-    yield watch
-    watch.close()
+    poller = ExitPoller()
+    yield poller
+    poller.close()
 
 
 @pytest.fixture
@@ -104,165 +104,165 @@ def start():
         program.stdin.close()
 
 
-def add(watch, key, program):
+def add(poller, key, program):
     process = ProcessHandle(program, release=lambda: None)
-    watch.add(key, program.pid, lambda: process.poll() is not None)
+    poller.add(key, program.pid, lambda: process.poll() is not None)
 
 
-def start_all(watch, start, count):
+def start_all(poller, start, count):
     """So many programs, by their keys, that end when their stdin is closed."""
     programs = {key: start("cat") for key in range(count)}
     for key, program in programs.items():
-        add(watch, key, program)
+        add(poller, key, program)
     return programs
 
 
-def wait_a_short_while(watch):
+def wait_a_short_while(poller):
     began = time.monotonic()
-    watch.wait(20)
+    poller.wait(20)
     assert time.monotonic() - began < 10, "it slept until the time-out"
 
 
-def wait_for_all(watch, keys, seconds=20.0):
+def wait_for_all(poller, keys, seconds=20.0):
     deadline = time.monotonic() + seconds
     seen = []
     while len(seen) < len(keys) and time.monotonic() < deadline:
-        watch.wait(deadline - time.monotonic())
-        seen += watch.ended()
+        poller.wait(deadline - time.monotonic())
+        seen += poller.ended()
     assert sorted(seen) == sorted(keys)
     return seen
 
 
-def test_an_end_wakes_it_and_is_named_once(watch, start):
+def test_an_end_wakes_it_and_is_named_once(poller, start):
     program = start("cat")
-    add(watch, 7, program)
-    assert watch.ended() == []
+    add(poller, 7, program)
+    assert poller.ended() == []
     program.stdin.close()
-    wait_a_short_while(watch)
-    assert watch.ended() == [7]
-    assert watch.ended() == []
+    wait_a_short_while(poller)
+    assert poller.ended() == [7]
+    assert poller.ended() == []
 
 
-def test_a_process_that_has_ended_before_it_is_added_is_noticed(watch, start):
+def test_a_process_that_has_ended_before_it_is_added_is_noticed(poller, start):
     program = start("true")
     wait_for_end(program.pid)
-    add(watch, 0, program)
-    watch.wait(20)
-    assert watch.ended() == [0]
+    add(poller, 0, program)
+    poller.wait(20)
+    assert poller.ended() == [0]
 
 
-def test_many_processes_are_each_named_once(watch, start):
-    programs = start_all(watch, start, 12)
+def test_many_processes_are_each_named_once(poller, start):
+    programs = start_all(poller, start, 12)
     for program in programs.values():
         program.stdin.close()
-    wait_for_all(watch, programs)
+    wait_for_all(poller, programs)
 
 
-def test_ends_come_in_the_order_in_which_they_happened(watch, start):
-    programs = start_all(watch, start, 3)
+def test_ends_come_in_the_order_in_which_they_happened(poller, start):
+    programs = start_all(poller, start, 3)
     seen = []
     for key in (2, 0, 1):
         programs[key].stdin.close()
-        seen += wait_for_all(watch, [key])
+        seen += wait_for_all(poller, [key])
     assert seen == [2, 0, 1]
 
 
 @PIDFDS
-def test_ends_between_two_looks_keep_their_order(watch, start):
-    programs = start_all(watch, start, 5)
+def test_ends_between_two_looks_keep_their_order(poller, start):
+    programs = start_all(poller, start, 5)
     for key in (3, 1, 4, 0, 2):
         programs[key].stdin.close()
         wait_for_end(programs[key].pid)
-    assert watch.ended() == [3, 1, 4, 0, 2]
+    assert poller.ended() == [3, 1, 4, 0, 2]
 
 
-def test_it_returns_when_the_time_is_over(watch, start):
-    start_all(watch, start, 1)
+def test_it_returns_when_the_time_is_over(poller, start):
+    start_all(poller, start, 1)
     began = time.monotonic()
-    watch.wait(0.05)
+    poller.wait(0.05)
     assert 0.04 < time.monotonic() - began < 5
-    assert watch.ended() == []
+    assert poller.ended() == []
 
 
-def test_a_wake_ends_the_wait(watch, start):
-    start_all(watch, start, 1)
-    waker = threading.Timer(0.05, watch.wake)
+def test_a_wake_ends_the_wait(poller, start):
+    start_all(poller, start, 1)
+    waker = threading.Timer(0.05, poller.wake)
     waker.start()
-    wait_a_short_while(watch)
+    wait_a_short_while(poller)
     waker.join()
-    assert watch.ended() == []
+    assert poller.ended() == []
 
 
-def test_an_early_wake_is_not_lost_and_counts_once(watch, start):
-    start_all(watch, start, 1)
+def test_an_early_wake_is_not_lost_and_counts_once(poller, start):
+    start_all(poller, start, 1)
     for _ in range(100_000):  # more than a pipe holds
-        watch.wake()
-    watch.wait(20)
+        poller.wake()
+    poller.wait(20)
     began = time.monotonic()
-    watch.wait(0.05)
+    poller.wait(0.05)
     assert time.monotonic() - began > 0.04
 
 
-def test_a_wake_from_a_signal_handler(watch, start):
-    start_all(watch, start, 1)
-    previous = signal.signal(signal.SIGALRM, lambda *_: watch.wake())
+def test_a_wake_from_a_signal_handler(poller, start):
+    start_all(poller, start, 1)
+    previous = signal.signal(signal.SIGALRM, lambda *_: poller.wake())
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        wait_a_short_while(watch)
+        wait_a_short_while(poller)
     finally:
         signal.signal(signal.SIGALRM, previous)
 
 
-def test_other_descriptors_wake_it_too(watch, start):
-    start_all(watch, start, 1)
+def test_other_descriptors_wake_it_too(poller, start):
+    start_all(poller, start, 1)
     reader, writer = os.pipe()
-    watch.add_fd(reader)
+    poller.add_fd(reader)
     os.write(writer, b"x")
-    wait_a_short_while(watch)
-    assert watch.ended() == []
-    watch.remove_fd(reader)
+    wait_a_short_while(poller)
+    assert poller.ended() == []
+    poller.remove_fd(reader)
     os.close(reader)
     os.close(writer)
 
 
-def test_a_given_descriptor_stands_for_the_process(watch):
+def test_a_given_descriptor_stands_for_the_process(poller):
     reader, writer = os.pipe()
-    watch.add(3, os.getpid(), lambda: bool(select.select([reader], [], [], 0)[0]), fd=reader)
-    assert watch.ended() == []
+    poller.add(3, os.getpid(), lambda: bool(select.select([reader], [], [], 0)[0]), fd=reader)
+    assert poller.ended() == []
     os.write(writer, b"x")
-    watch.wait(20)
-    assert watch.ended() == [3]
+    poller.wait(20)
+    assert poller.ended() == [3]
     os.fstat(reader)  # still the caller's
     os.close(reader)
     os.close(writer)
 
 
 @PIDFDS
-def test_fileno_is_readable_when_there_is_something_to_do(watch, start):
-    programs = start_all(watch, start, 2)
-    fd = watch.fileno()
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    assert poller.poll(0) == []
+def test_fileno_is_readable_when_there_is_something_to_do(poller, start):
+    programs = start_all(poller, start, 2)
+    fd = poller.fileno()
+    polled = select.poll()
+    polled.register(fd, select.POLLIN)
+    assert polled.poll(0) == []
     programs[1].stdin.close()
-    assert poller.poll(20_000)
-    assert watch.ended() == [1]
-    assert poller.poll(0) == []
-    assert watch.fileno() == fd
-    watch.wake()
-    assert poller.poll(0)
-    watch.ended()
-    assert poller.poll(0) == [], "a wake-up was left behind"
+    assert polled.poll(20_000)
+    assert poller.ended() == [1]
+    assert polled.poll(0) == []
+    assert poller.fileno() == fd
+    poller.wake()
+    assert polled.poll(0)
+    poller.ended()
+    assert polled.poll(0) == [], "a wake-up was left behind"
 
 
 @LOOKING
-def test_the_environment_switches_pidfds_off(watch, start):
-    start_all(watch, start, 1)
-    assert watch.fileno() is None
+def test_the_environment_switches_pidfds_off(poller, start):
+    start_all(poller, start, 1)
+    assert poller.fileno() is None
 
 
 @PIDFDS
-def test_a_process_without_a_pidfd_is_polled(watch, start, monkeypatch):
+def test_a_process_without_a_pidfd_is_polled(poller, start, monkeypatch):
     asked, given = [], os.pidfd_open
 
     def refuse_the_second(pid):
@@ -272,23 +272,23 @@ def test_a_process_without_a_pidfd_is_polled(watch, start, monkeypatch):
         return given(pid)
 
     monkeypatch.setattr(os, "pidfd_open", refuse_the_second)
-    programs = start_all(watch, start, 3)
-    assert watch.fileno() is None
+    programs = start_all(poller, start, 3)
+    assert poller.fileno() is None
     for program in programs.values():
         program.stdin.close()
-    wait_for_all(watch, programs)
+    wait_for_all(poller, programs)
 
 
 @PIDFDS
-def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(watch, start):
+def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(poller, start):
     """An epoll forgets a closed descriptor only once all its copies are closed."""
-    programs = start_all(watch, start, 2)
-    pidfd = next(fd for fd in watch.own_fds() if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"))
+    programs = start_all(poller, start, 2)
+    pidfd = next(fd for fd in poller.own_fds() if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"))
     copy = os.dup(pidfd)  # what a fork would have made
     programs[0].stdin.close()
-    wait_for_all(watch, [0])
+    wait_for_all(poller, [0])
     began = time.monotonic()
-    watch.wait(0.05)
+    poller.wait(0.05)
     assert time.monotonic() - began > 0.04
     os.close(copy)
 
@@ -296,16 +296,16 @@ def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(watch, 
 def test_closing_gives_every_descriptor_back(start):
     program = start("cat")
     before = set(os.listdir("/proc/self/fd"))
-    watch = ExitWatch()
-    add(watch, 0, program)
-    watch.close()
-    watch.close()
-    watch.wake()
-    assert watch.ended() == []
+    poller = ExitPoller()
+    add(poller, 0, program)
+    poller.close()
+    poller.close()
+    poller.wake()
+    assert poller.ended() == []
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(watch, monkeypatch):
+def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(poller, monkeypatch):
     """The number may be another file's by then."""
     write, is_writing, go_on = os.write, threading.Event(), threading.Event()
 
@@ -315,35 +315,35 @@ def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(watch, m
         return write(fd, data)
 
     monkeypatch.setattr(os, "write", slow_write)
-    waker = threading.Thread(target=watch.wake)
+    waker = threading.Thread(target=poller.wake)
     waker.start()
     assert is_writing.wait(20)
-    closer = threading.Thread(target=watch.close)
+    closer = threading.Thread(target=poller.close)
     closer.start()
     closer.join(0.1)
-    os.fstat(watch._wake_w)  # it is still open while somebody writes to it
+    os.fstat(poller._wake_w)  # it is still open while somebody writes to it
     go_on.set()
     waker.join()
     closer.join()
-    watch.wake()
+    poller.wake()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(watch._wake_w)
+        os.fstat(poller._wake_w)
 
 
-def test_a_wake_in_a_signal_handler_while_it_is_closed(watch, monkeypatch):
+def test_a_wake_in_a_signal_handler_while_it_is_closed(poller, monkeypatch):
     """It may come in the middle of closing, on the same thread."""
     close = os.close
 
     def close_and_wake(fd):
-        watch.wake()
+        poller.wake()
         close(fd)
 
     monkeypatch.setattr(os, "close", close_and_wake)
-    watch.close()
+    poller.close()
 
 
 @LOOKING
-def test_looking_is_seldom_while_nothing_happens(watch):
+def test_looking_is_seldom_while_nothing_happens(poller):
     """No busy loop without pidfds: the pauses grow."""
     looks = []
 
@@ -351,6 +351,6 @@ def test_looking_is_seldom_while_nothing_happens(watch):
         looks.append(time.monotonic())
         return len(looks) > 12
 
-    watch.add(0, os.getpid(), has_ended)
-    watch.wait(20)
+    poller.add(0, os.getpid(), has_ended)
+    poller.wait(20)
     assert looks[-1] - looks[-4] > 0.045

@@ -20,10 +20,10 @@ class Observer:
         self.exits = []
         self.steps = []
 
-    def worker_ended(self, exit):
+    def on_exit(self, exit):
         self.exits.append(exit)
 
-    def stop_stepped(self, step):
+    def on_stop_step(self, step):
         self.steps.append(step.step)
 
 
@@ -56,8 +56,9 @@ def test_an_observer_gets_the_exits_that_the_context_keeps(start):
     observer = Observer()
     context = start(ContextComponents(observer=observer), "raise SystemExit(7)", SLEEP)
     result = context.wait(BOUND)
-    assert context.take_exits() == observer.exits
-    first, second = observer.exits
+    first, second = exits = context.take_exits()
+    seen = [(each.worker, each.exitcode, each.stopped, each.timestamp) for each in observer.exits]
+    assert seen == [(each.worker, each.exitcode, each.stopped, each.timestamp) for each in exits]
     assert (first.local_rank, first.exitcode, first.stopped) == (0, 7, False)
     assert first.failure is result.failures[0]
     assert first.pid == context.pids()[0]
@@ -95,7 +96,8 @@ def test_an_exit_can_become_a_failure_after_the_stop(start):
     context = start(ContextComponents(observer=observer), SLEEP)
     context.close()
     context.fail_stopped()
+    failures = context.check().failures
     (seen,) = context.take_exits()
     assert (seen.exitcode, seen.stopped) == (-signal.SIGTERM, True)
-    assert seen.failure is context.look().failures[0]
+    assert seen.failure is failures[0]
     assert observer.exits[0].failure is None

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 from plaunch.process import CONSEQUENCE_WINDOW, Consequence, ProcessFailure
@@ -33,9 +34,7 @@ WATCHDOG = (
 
 
 def failure(*lines, exitcode=1, at=0.0, rank=0):
-    made = failure_with(lines, exitcode, rank)
-    made.timestamp = 1000.0 + at
-    return made
+    return replace(failure_with(lines, exitcode, rank), timestamp=1000.0 + at)
 
 
 def raised(text, **more):
@@ -361,15 +360,13 @@ def test_a_peer_that_is_silent_is_not_lost(found, verb) -> None:
 
 
 def test_neither_a_hang_nor_a_launcher_is_one() -> None:
-    found = raised(GLOO)
-    found.hung = True
-    assert not found.is_consequence
+    assert not replace(raised(GLOO), hung=True).is_consequence
     assert not raised(GLOO, rank=-1).is_consequence
 
 
 def test_what_another_node_has_found_stays_also_through_a_pickle() -> None:
-    found = failure("nothing")
-    found.consequence = Consequence("Broken pipe", is_gone=True)
+    known = Consequence("Broken pipe", is_gone=True)
+    found = replace(failure("nothing"), known_consequence=known)
     assert pickle.loads(pickle.dumps(found)).is_consequence
 
 
@@ -392,6 +389,5 @@ def test_it_comes_after_every_other_failure_within_the_window(others, first) -> 
 
 
 def test_a_hang_outweighs_it() -> None:
-    hang = failure(exitcode=116, at=5.0, rank=1)
-    hang.hung = True
+    hang = replace(failure(exitcode=116, at=5.0, rank=1), hung=True)
     assert first_failure({0: raised(GLOO), 1: hang})[0] == 1

@@ -207,35 +207,6 @@ def test_it_is_started_once():
     context.close()
 
 
-def test_teed_files_are_shown_and_matches_collected(tmp_path, capsys):
-    """Its workers write to the files, as torchrun's do."""
-    paths = {rank: str(tmp_path / str(rank)) for rank in (0, 1)}
-    spec = NoFiles(
-        stdouts=paths, tee_stdouts={0: paths[0]}, filtered_stdout=str(tmp_path / "matches")
-    )
-
-    def work(rank):
-        with open(paths[rank], "w") as file:
-            file.write(f"hello from {rank}\nloss 0.5\n")
-
-    context = make(work, {0: (0,), 1: (1,)}, spec, duplicate_stdout_filters=["loss"])
-    context.start()
-    context.wait(BOUND, period=0.001)
-    assert capsys.readouterr().out == "[t0]:hello from 0\n[t0]:loss 0.5\n"
-    assert (tmp_path / "matches").read_text() == "[t0]:loss 0.5\n"
-
-
-def test_no_files_are_followed_when_there_are_none():
-    threads = threading.active_count()
-    nothing = {0: os.devnull, 1: os.devnull}
-    release = threading.Event()
-    context = make(release.wait, None, NoFiles(tee_stdouts=nothing, tee_stderrs=nothing))
-    context.start()
-    assert threading.active_count() == threads + 2
-    release.set()
-    context.close()
-
-
 def test_every_public_name_loads():
     for name in plaunch.process.__all__:
         is_constant = isinstance(getattr(plaunch.process, name), (str, float))

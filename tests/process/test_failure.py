@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import time
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from plaunch.errors import PlaunchError, UsageError
@@ -24,9 +25,7 @@ def nested(text="ValueError: bad shape", stack="Traceback ...\nValueError: bad s
 
 
 def failure_at(timestamp, exitcode=1, local_rank=0):
-    failure = ProcessFailure(local_rank, 100 + local_rank, exitcode, "")
-    failure.timestamp = timestamp
-    return failure
+    return ProcessFailure(local_rank, 100 + local_rank, exitcode, "", timestamp=timestamp)
 
 
 # --- without an error file ------------------------------------------------------------------------
@@ -218,8 +217,8 @@ def test_the_first_failure_is_the_earliest(times, first):
 
 
 def replied(failure):
-    failure.error_file_data = {"message": {"message": "RuntimeError: connection closed by peer"}}
-    return failure
+    data = {"message": {"message": "RuntimeError: connection closed by peer"}}
+    return replace(failure, error_file_data=data)
 
 
 @pytest.mark.parametrize("signum", ["SIGKILL", "SIGSEGV", "SIGBUS", "SIGTERM"])
@@ -274,7 +273,7 @@ def test_its_text_is_the_report():
 def test_a_failure_is_reported_without_the_plugin_report(monkeypatch, child_file, formatter, why):
     monkeypatch.setattr(child_failed, "FAILURE_REPORT", formatter)
     failures = {3: failure_at(4.0, exitcode=-9), -1: failure_at(9.0), 0: failure_at(1.0)}
-    failures[0].error_file = child_file("{}")
+    failures[0] = replace(failures[0], error_file=child_file("{}"))
     first, file, other, *lines = str(
         ChildFailedError("train.py", failures, counted={"on host b": 7})
     ).splitlines()[1:]
@@ -315,11 +314,23 @@ def test_workers_that_had_ended_early(ended, words):
 
 
 def test_a_failure_without_a_file_is_created_with_what_the_worker_reported():
-    received = ProcessFailure(0, 42, 1, "", reply="ValueError: no", timestamp=10.0)
+    data = {"message": "ValueError: no"}
+    received = ProcessFailure(0, 42, 1, "", error_file_data=data, timestamp=10.0)
+    assert received.error_file == "<N/A>"
     assert received.has_reply
     assert received.message == "ValueError: no"
-    assert received.error_file_data == {"message": "ValueError: no"}
+    assert received.error_file_data == data
     assert received.timestamp == 10.0
+
+
+def test_a_changed_copy_does_not_read_the_file_again(child_file):
+    path = child_file(nested())
+    failure = ProcessFailure(0, 42, 1, path)
+    os.unlink(path)
+    changed = replace(failure, last_lines=["bye"])
+    assert replace(changed, last_lines=[]) == failure
+    with pytest.raises(FrozenInstanceError):
+        failure.last_lines = ["bye"]
 
 
 def test_a_message_of_the_launcher_is_not_a_reply_of_the_worker():

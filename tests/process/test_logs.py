@@ -7,8 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from plaunch.process import LogsDest, OutputCounts, find_run_dir, start_processes
-from plaunch.process.logs import read_dest
+from plaunch.process import LogsDest, OutputCounts, find_run_dir, read_dest, start_processes
 
 from helpers.logs_specs import NoFiles
 from helpers.waiting import BOUND
@@ -114,15 +113,25 @@ def test_from_torchs_own_spec_a_null_device_means_nothing():
     assert read_dest(torchs) == LogsDest({0: "", 1: NULL}, {0: ""}, {1: NULL})
 
 
+class Folders(NoFiles):
+    """Its folders are arguments."""
+
+    root_log_dir = temporary_dir = None
+
+    def __init__(self, **folders):
+        super().__init__()
+        vars(self).update(folders)
+
+
 @pytest.mark.parametrize(
     ("specs", "folder"),
     [
         (None, ""),
-        (SimpleNamespace(create_run_dir=lambda run_id: f"/logs/{run_id}"), "/logs/job"),
-        (SimpleNamespace(create_run_dir=lambda run_id: None, root_log_dir=None), ""),
-        (SimpleNamespace(root_log_dir="/logs"), "/logs"),  # of one for torchrun
-        (SimpleNamespace(root_log_dir="/dev/null"), ""),
-        (SimpleNamespace(root_log_dir="/tmp/x", temporary_dir="/tmp/x"), ""),
+        (Folders(create_run_dir=lambda run_id: f"/logs/{run_id}"), "/logs/job"),
+        (Folders(), ""),
+        (Folders(root_log_dir="/logs"), "/logs"),
+        (Folders(root_log_dir="/dev/null"), ""),
+        (Folders(root_log_dir="/tmp/x", temporary_dir="/tmp/x"), ""),
     ],
 )
 def test_the_folder_of_a_run(specs, folder):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
-from plaunch.process import WorkerResults
+from plaunch.process import LogsDest, WorkerResults
 from plaunch.process.components import unranked_worker
 from plaunch.process.outcomes import WorkerOutcomes
-from plaunch.process.watches import OutOfMemoryWatch
+from plaunch.process.watches import OutOfMemoryCounter
 
 
 class Ended:
@@ -26,8 +26,8 @@ def test_only_a_sigkill_from_outside_may_be_the_out_of_memory_killers(tmp_path):
     counter = tmp_path / "proc" / "vmstat"
     counter.parent.mkdir()
     counter.write_text("oom_kill 0\n")
-    outcomes = WorkerOutcomes("t", 4, {}, lambda rank: [], WorkerResults(), unranked_worker)
-    outcomes.begin(OutOfMemoryWatch(str(tmp_path)))
+    outcomes = WorkerOutcomes("t", 4, LogsDest(), WorkerResults(), unranked_worker)
+    outcomes.begin(OutOfMemoryCounter(str(tmp_path)))
 
     def end(rank, exitcode):
         outcomes.workers[rank] = Ended(100 + rank, exitcode)

@@ -23,7 +23,7 @@ from plaunch.errors import (
 from plaunch.process import SubprocessContext, supervised
 from plaunch.process.proc import read_state
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
-from plaunch.process.stopping.tree import ProcTree
+from plaunch.process.stopping.tree import ProcessTree
 
 from helpers.calls import Call
 from helpers.logs_specs import NoFiles
@@ -438,31 +438,31 @@ def test_all_ranks_get_sigkill_before_orphans_are_searched(run, tmp_path, monkey
     context = run(*[code + sleep_once_ready(tmp_path / str(rank)) for rank in (0, 1)])
     wait_for_files(tmp_path / "0", tmp_path / "1")
     done = []
-    killpg, newcomers = os.killpg, ProcTree.newcomers
+    killpg, find_new = os.killpg, ProcessTree.find_new
 
     def kill(pid, signum):
         done.append(pid)
         killpg(pid, signum)
 
-    def look(tree):
-        done.append("look")
-        return newcomers(tree)
+    def find(tree):
+        done.append("find")
+        return find_new(tree)
 
     monkeypatch.setattr(os, "killpg", kill)
-    monkeypatch.setattr(ProcTree, "newcomers", look)
+    monkeypatch.setattr(ProcessTree, "find_new", find)
     context.close(signal.SIGKILL)
     assert set(done[:4]) > set(context.pids().values())
-    assert done[4:6] == ["look", "look"]
+    assert done[4:6] == ["find", "find"]
 
 
 def test_no_processes_are_searched_if_the_workers_started_none(run, tmp_path, monkeypatch):
     context = run(*[sleep_once_ready(tmp_path / str(rank)) for rank in (0, 1)])
     wait_for_files(tmp_path / "0", tmp_path / "1")
     stop = context.begin_stop(signal.SIGKILL, 0)
-    looks = []
-    monkeypatch.setattr(ProcTree, "newcomers", lambda tree: looks.append(1) or {})
+    searches = []
+    monkeypatch.setattr(ProcessTree, "find_new", lambda tree: searches.append(1) or ({}, False))
     stop.step()
-    assert looks == []
+    assert searches == []
     monkeypatch.undo()
     context.close()
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sysconfig
+from dataclasses import replace
 
 import pytest
 from plaunch.process import ProcessFailure, shorten
@@ -121,8 +122,7 @@ def test_a_long_text_is_cut_before_the_place() -> None:
 
 
 def test_what_another_node_has_read_stays() -> None:
-    failure = failure_with(["nothing"])
-    failure.place = "far.py:1"
+    failure = replace(failure_with(["nothing"]), known_place="far.py:1")
     assert failure.headline == "exit code 1 (far.py:1)"
 
 

@@ -9,8 +9,8 @@ import pytest
 from plaunch.process import Held, describe_hold
 from plaunch.process.watches import (
     TIMEOUT_VARIABLE,
-    HoldWatch,
-    OutOfMemoryWatch,
+    HeldProcesses,
+    OutOfMemoryCounter,
     UninterruptibleWatch,
     uninterruptible_timeout_of,
 )
@@ -159,56 +159,56 @@ def test_one_whose_control_group_is_frozen(tmp_path, groups, file, text, is_froz
 def watched():
     """A watch of processes, what holds them, and its clocks: both at the same time."""
     hows, clock = {}, Clock()
-    watch = HoldWatch(describe=lambda pid: hows.get(pid, ""), clock=clock, wall_clock=clock)
+    watch = HeldProcesses(describe=lambda pid: hows.get(pid, ""), clock=clock, wall_clock=clock)
     return watch, hows, clock
 
 
 def test_a_hold_keeps_its_beginning(watched):
     watch, hows, clock = watched
-    assert watch.look([100, 101]) == {}
+    assert watch.sample([100, 101]) == {}
     hows[101] = "suspended"
     first = Held("suspended", clock.now, 101)
-    assert watch.look([100, 101]) == {101: first}
+    assert watch.sample([100, 101]) == {101: first}
     clock.now += 60
-    assert watch.look([101]) == {101: first}
-    assert watch.look([100]) == {}
-    assert watch.look([101]) == {101: first}
+    assert watch.sample([101]) == {101: first}
+    assert watch.sample([100]) == {}
+    assert watch.sample([101]) == {101: first}
 
 
 def test_another_hold_begins_anew(watched):
     watch, hows, clock = watched
     hows[101] = "suspended"
-    watch.look([101])
+    watch.sample([101])
     clock.now += 60
     hows[101] = "traced by gdb (pid 9)"
-    assert watch.look([101]) == {101: Held("traced by gdb (pid 9)", clock.now, 101)}
+    assert watch.sample([101]) == {101: Held("traced by gdb (pid 9)", clock.now, 101)}
     hows.clear()
-    watch.look([101])
+    watch.sample([101])
     clock.now += 60
     hows[101] = "traced by gdb (pid 9)"
-    assert watch.look([101])[101].since == clock.now
+    assert watch.sample([101])[101].since == clock.now
     hows[102] = "traced by gdb (pid 9)"
     clock.now += 60
-    assert watch.look([102])[102].since == clock.now
+    assert watch.sample([102])[102].since == clock.now
 
 
 def test_a_hold_is_noticed_without_a_query(watched):
     watch, hows, clock = watched
     hows[101] = "suspended"
-    watch.tend([101])
+    watch.sample_if_due([101])
     clock.now += 5
     seen = clock.now
-    watch.tend([101])
+    watch.sample_if_due([101])
     clock.now += 60
-    assert watch.look([101])[101].since == seen
+    assert watch.sample([101])[101].since == seen
 
 
 def test_checks_without_a_query_are_rare():
     clock, looks = Clock(), []
-    watch = HoldWatch(describe=lambda pid: looks.append(pid) or "", clock=clock)
+    watch = HeldProcesses(describe=lambda pid: looks.append(pid) or "", clock=clock)
     for _ in range(100):
         clock.now += 0.5
-        watch.tend([7, 8])
+        watch.sample_if_due([7, 8])
     assert len(looks) == 20
 
 
@@ -250,7 +250,7 @@ def test_a_counter_that_moves_is_noticed(tmp_path, name):
     groups, path, text = TREES[name]
     write(tmp_path / "proc/self/cgroup", groups)
     write(tmp_path / path, text.format(7))
-    watch = OutOfMemoryWatch(str(tmp_path))
+    watch = OutOfMemoryCounter(str(tmp_path))
     assert not watch.has_killed()
     write(tmp_path / path, text.format(8))
     assert watch.has_killed()
@@ -262,7 +262,7 @@ def test_the_groups_own_counter_comes_before_the_systems(tmp_path):
     write(tmp_path / "proc/self/cgroup", "0::/jobs/a\n")
     write(tmp_path / "sys/fs/cgroup/jobs/a/memory.events", V2.format(0))
     write(tmp_path / "proc/vmstat", VMSTAT.format(1))
-    watch = OutOfMemoryWatch(str(tmp_path))
+    watch = OutOfMemoryCounter(str(tmp_path))
     write(tmp_path / "proc/vmstat", VMSTAT.format(2))
     assert not watch.has_killed()
 
@@ -270,13 +270,13 @@ def test_the_groups_own_counter_comes_before_the_systems(tmp_path):
 @pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill many\n", "\x00\xff"])
 def test_without_a_counter_nothing_is_claimed(tmp_path, text):
     write(tmp_path / "proc/vmstat", text)
-    watch = OutOfMemoryWatch(str(tmp_path))
+    watch = OutOfMemoryCounter(str(tmp_path))
     assert not watch.has_killed()
 
 
 def test_a_counter_that_goes_away_claims_nothing(tmp_path):
     write(tmp_path / "proc/vmstat", VMSTAT.format(1))
-    watch = OutOfMemoryWatch(str(tmp_path))
+    watch = OutOfMemoryCounter(str(tmp_path))
     (tmp_path / "proc/vmstat").unlink()
     assert not watch.has_killed()
     write(tmp_path / "proc/vmstat", VMSTAT.format(9))
@@ -284,4 +284,4 @@ def test_a_counter_that_goes_away_claims_nothing(tmp_path):
 
 
 def test_this_systems_counters_can_be_read():
-    assert not OutOfMemoryWatch().has_killed()
+    assert not OutOfMemoryCounter().has_killed()

@@ -37,11 +37,11 @@ def test_a_killed_node_is_detected_whatever_the_counters_hold(create, caplog):
     host, other = create(1, 3), create(1, 3)
     at_once(host.next_rendezvous, other.next_rendezvous)
     membership = host.membership
-    store = host.threads.connect()
+    store = host.job.threads.connect()
     store.set(f"{membership.keys.done(membership.part.place.round)}/tickets", b"garbage")
     with pytest.raises(RendezvousConnectionError):
         store.add(f"{membership.keys.done(membership.part.place.round)}/tickets", 0)
-    for runner in other.threads.runners():
+    for runner in other.job.threads.runners():
         runner.stop()  # as if it were killed: nothing is announced
     found = wait_until(lambda: list(host.changes()), "the node is missed")
     assert [change.kind for change in found] == [ChangeKind.LOST]
@@ -54,7 +54,7 @@ def test_a_joining_node_reports_the_value(create):
     membership = handler.membership
     wait_until(lambda: membership.part.joined is not None, "it has joined")
     key = f"{membership.keys.joined(0)}/tickets"
-    handler.threads.connect().set(key, b"garbage")
+    handler.job.threads.connect().set(key, b"garbage")
     said = f"the counter under '{key}' holds b'garbage', which is not a number"
     with pytest.raises(RendezvousStateError, match=said):
         call.get()

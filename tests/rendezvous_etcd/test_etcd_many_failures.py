@@ -20,16 +20,21 @@ STACK = f"Traceback (most recent call last):\n{f'  {LINE}' * 30}\n" * 50
 
 
 def failure(rank):
-    found = ProcessFailure(rank % WORKERS, 100 + rank, 1, "", host=f"host-{rank // WORKERS}")
-    # The first failure of each node comes before all others, and is sent with all details.
-    found.global_rank = rank
-    found.timestamp = 1_800_000_000.0 + rank % WORKERS * 1000 + rank // WORKERS
     text = f"ValueError: batch {rank} is bad {LINE * 90}"
     stack = f"{STACK}{text}\nthe end of {rank}"
-    found.message = {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
-    found.error_file_data = {"message": found.message}
-    found.last_lines = ["ö" * 500] * 20
-    return found
+    message = {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
+    return ProcessFailure(
+        rank % WORKERS,
+        100 + rank,
+        1,
+        "",
+        error_file_data={"message": message},
+        host=f"host-{rank // WORKERS}",
+        global_rank=rank,
+        # The first failure of each node comes before all others, and is sent with all details.
+        timestamp=1_800_000_000.0 + rank % WORKERS * 1000 + rank // WORKERS,
+        last_lines=["ö" * 500] * 20,
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from plaunch.process import ChildFailedError, EarlierAttempt, ProcessFailure
@@ -48,10 +49,9 @@ def test_the_headline_has_the_worker_the_time_and_the_cause(failure, headline):
 
 def test_all_of_it():
     failures = {
-        5: make(log_files=["/logs/5/stderr.log"], last_lines=STDERR, local_rank=1),
+        5: make(log_files=["/logs/5/stderr.log"], last_lines=STDERR, local_rank=1, timestamp=9.0),
         6: make(3, lifetime=12.4),
     }
-    failures[5].timestamp = failures[6].timestamp - 1
     earlier = [EarlierAttempt(0, "rank 1, exit code 7", 3.0)]
     stopped = {0: -15, 1: -15, 2: -9}
     why = "all restarts are used (--max-restarts=1)"
@@ -105,17 +105,13 @@ def test_a_recorded_exception_is_shown_unless_it_was_on_stderr(child_file, last_
 
 def test_the_sender_of_a_signal_is_shown_even_if_lines_are_above():
     failure = make(-9, last_lines=["at work"], is_shown=True)
-    failure.message = f"{failure.exit_sentence()}: its time for 'step' has expired"
-    lines = message({5: failure})[1]
+    text = f"{failure.exit_sentence()}: its time for 'step' has expired"
+    lines = message({5: replace(failure, message=text)})[1]
     assert [line for line in lines if "its time for 'step' has expired" in line]
 
 
 def launcher(text):
-    failure = make(113, -1)
-    failure.lifetime = None
-    failure.message = text
-    failure.error_file_data = {"message": text}
-    return failure
+    return make(113, -1, lifetime=None, error_file_data={"message": text})
 
 
 @pytest.mark.parametrize(
@@ -150,8 +146,7 @@ def test_workers_that_failed_alike_are_grouped():
     same, crash = {"last_lines": STDERR}, {"exitcode": -11}
     failures = {rank: make(**same if rank < 4 else crash) for rank in range(6)}
     failures[6] = launcher("its disk is full")
-    for rank, failure in failures.items():
-        failure.timestamp = 100.0 + rank
+    failures = {rank: replace(each, timestamp=100.0 + rank) for rank, each in failures.items()}
     lines = message(failures)[1]
     assert [line for line in lines if "also" in line] == [
         "  also failed: ranks 1-3 on node-b: the same",
@@ -161,9 +156,7 @@ def test_workers_that_failed_alike_are_grouped():
 
 
 def test_of_very_many_failures_the_last_are_only_counted():
-    failures = {rank: make(rank + 1) for rank in range(60)}
-    for rank, failure in failures.items():
-        failure.timestamp = 100.0 + rank
+    failures = {rank: make(rank + 1, timestamp=100.0 + rank) for rank in range(60)}
     lines = [line for line in message(failures)[1] if "also" in line]
     assert lines[-2:] == [
         "  also failed: rank 16 on node-b: exit code 17",
@@ -179,9 +172,8 @@ def test_the_text_of_the_exception_stays_whole():
 
 @pytest.mark.parametrize("wrote", [[], ["step 7"]])
 def test_of_a_hang_the_headline_has_the_first_group_and_the_others_follow(wrote):
-    failure = make(116, hung=True, last_lines=wrote)
-    failure.error_file_data = {"message": "no worker moves: 1 rank: 5 f (t.py:6)\n7 ranks: 0-4"}
-    failure.message = failure.error_file_data["message"]
+    data = {"message": "no worker moves: 1 rank: 5 f (t.py:6)\n7 ranks: 0-4"}
+    failure = make(116, hung=True, last_lines=wrote, error_file_data=data)
     headline, lines = message({5: failure})
     assert headline == "rank 5 on node-b failed after 12 s: no worker moves: 1 rank: 5 f (t.py:6)"
     assert lines[:2] == ["  where the others were:", "    7 ranks: 0-4"]

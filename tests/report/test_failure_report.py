@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import time
 import types
+from dataclasses import replace
 
 import pytest
 from plaunch.numbers import format_ranks
@@ -14,8 +15,7 @@ ZONE = time.strftime("%z", time.localtime(NOON))
 
 def make(exitcode=1, at=0.0, local_rank=0, pid=4242, error_file="", **more):
     failure = ProcessFailure(local_rank, pid, exitcode, str(error_file), host="gpu-07", **more)
-    failure.timestamp = NOON + at
-    return failure
+    return replace(failure, timestamp=NOON + at)
 
 
 def nested(text, stack):
@@ -124,8 +124,8 @@ def test_hints_for_failures_without_a_report(monkeypatch, failure, hint):
     ("is_gone", "hint"), [(True, "was gone"), (False, "did not answer in time")]
 )
 def test_a_hint_for_the_loss_of_a_peer(is_gone, hint):
-    failure = make(last_lines=["..."])
-    failure.consequence = Consequence("no peer", is_gone=is_gone)
+    known = Consequence("no peer", is_gone=is_gone)
+    failure = make(last_lines=["..."], known_consequence=known)
     text = report({0: failure})
     assert f"hint:       a peer {hint}; no other failure is known" in text
 

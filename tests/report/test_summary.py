@@ -57,12 +57,13 @@ def test_a_failure_recorded_by_several_nodes_is_one(elastic):
 
 
 def test_lives_of_workers(elastic):
-    fates = [(life.node, life.round, life.local_rank, life.fate) for life in elastic.lives]
+    fates = [(life.node, life.round, life.local_rank, life.state) for life in elastic.lives]
     assert len(fates) == 4 + 4 + 6
     assert [fate for fate in fates if fate[-1] == "failed"] == [(1, 0, 1, "failed")]
     assert fates.count((0, 0, 0, "stopped")) == 1
     assert all(fate == "succeeded" for _, number, _, fate in fates if number == 2)
-    assert [round(life.end - life.begin) for life in elastic.lives if life.fate == "failed"] == [15]
+    (failed,) = (life for life in elastic.lives if life.state == "failed")
+    assert round(failed.end - failed.begin) == 15
 
 
 def test_spans_have_no_gaps(elastic):
@@ -315,7 +316,7 @@ def test_incomplete_files_are_noted(runs):
 def test_a_worker_without_an_end(runs):
     runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0).write()
     summary = summary_of(runs)
-    assert [life.fate for life in summary.lives] == ["unknown"] * 2
+    assert [life.state for life in summary.lives] == ["unknown"] * 2
     assert summary.outcome == "no end"
 
 

@@ -50,9 +50,7 @@ def recorded(tmp_path, body, module=PLAUNCH):
 def unrecorded(tmp_path, text):
     """The failure of a script without `record`."""
     code, _, lines = run_script(tmp_path, text)
-    failure = ProcessFailure(3, 4242, code, "")
-    failure.last_lines = lines
-    return observe(failure)
+    return observe(ProcessFailure(3, 4242, code, "", last_lines=lines))
 
 
 # --- error files ----------------------------------------------------------------------------------
@@ -167,15 +165,13 @@ def test_an_exit_without_an_exception(tmp_path) -> None:
 
 
 def test_lines_that_torch_marks_with_the_rank() -> None:
-    failure = ProcessFailure(0, 7, 1, "")
-    # As if the first lines were lost.
-    failure.last_lines = [
+    lines = [  # as if the first lines were lost
         '[rank3]:   File "/home/me/train.py", line 12, in <module>',
         "[rank3]:     main()",
         "[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory.",
         "[rank3]:[W1122 ProcessGroupNCCL.cpp] Warning: not destroyed",
     ]
-    found = observe(failure)
+    found = observe(ProcessFailure(0, 7, 1, "", last_lines=lines))
     assert found.exception == "torch.cuda.OutOfMemoryError"
     assert found.message == "torch.cuda.OutOfMemoryError: CUDA out of memory."
     assert found.place == "train.py:12"
@@ -186,8 +182,7 @@ def test_an_end_by_a_signal() -> None:
     found = observe(failure)
     assert (found.cause, found.message) == (Cause.WORKER, "killed by SIGSEGV (signal 11)")
     assert found.time == failure.began < failure.timestamp
-    failure = ProcessFailure(0, 7, -9, "")
-    failure.oom_killed = True
+    failure = ProcessFailure(0, 7, -9, "", oom_killed=True)
     assert observe(failure).cause is Cause.OUT_OF_MEMORY
     assert observe(failure, cause=Cause.HANG).cause is Cause.HANG
 

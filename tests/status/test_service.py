@@ -306,17 +306,17 @@ class LoopRecorder(LoopWatchdog):
 
     calls: list
 
-    def sleeps(self, seconds):
+    def before_poll(self, seconds):
         self.calls.append("sleeps" if seconds is None or 0 <= seconds <= 60 else seconds)
-        super().sleeps(seconds)
+        super().before_poll(seconds)
 
-    def wakes(self):
+    def after_poll(self):
         self.calls.append("wakes")
-        super().wakes()
+        super().after_poll()
 
-    def ends(self):
+    def stop(self):
         self.calls.append("ends")
-        super().ends()
+        super().stop()
 
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/false"])

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from plaunch.plugin import extensions
 from plaunch.plugin.guard import DEFAULT_LIMITS
 from plaunch_doctor import checks
 from plaunch_events import event_queue
@@ -58,5 +57,5 @@ def test_the_modules_of_the_plugin_api_are_those_of_the_snapshot():
 def test_hooks_have_the_same_time_limits_as_in_a_launch():
     assert hooks.NOTIFY_TIMEOUT == DEFAULT_LIMITS.notification
     assert hooks.DOCTOR_TIMEOUT == checks.CHECKS_TIMEOUT
-    assert hooks.START_TIMEOUT == extensions.START_BOUND == DEFAULT_LIMITS.hook
-    assert hooks.STOP_TIMEOUT == event_queue.LAST_WAIT
+    assert hooks.START_TIMEOUT == DEFAULT_LIMITS.start == DEFAULT_LIMITS.hook
+    assert hooks.STOP_TIMEOUT == event_queue.LAST_WAIT == DEFAULT_LIMITS.stop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from plaunch import errors
 from plaunch.errors import LogDirectoryError, PluginError, PluginLoadError, UsageError
-from plaunch.plugin.metadata import LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.kinds import LOGS_SPECS, RENDEZVOUS
 from plaunch.process.logs import LogsDest, LogsSpecs, Std
 from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
 from plaunch_torchrun.bridges import TorchLogsSpecs

@@ -375,8 +375,8 @@ def test_the_root_cause_outlives_its_file(error_file, child_file):
 
 
 def test_a_worker_without_an_error_file_is_reported_by_its_last_lines(error_file):
-    error = child_failed(exitcode=-11, last_lines=["Fatal Python error", "Segmentation fault"])
-    error.failures[3].timestamp = 1700000000.25
+    lines = ["Fatal Python error", "Segmentation fault"]
+    error = child_failed(exitcode=-11, last_lines=lines, timestamp=1700000000.25)
     dump_root_cause(error)
     assert read(error_file) == {
         "message": {

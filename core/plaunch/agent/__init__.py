@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from plaunch.agent.extensions import Extension as Extension
     from plaunch.agent.extensions import Progress as Progress
     from plaunch.agent.extensions import Snapshot as Snapshot
+    from plaunch.agent.job_query import JobAnswers as JobAnswers
+    from plaunch.agent.job_query import JobQuery as JobQuery
+    from plaunch.agent.job_query import PublishedAnswer as PublishedAnswer
+    from plaunch.agent.job_query import collect_published as collect_published
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
     from plaunch.agent.notifications import AfterRendezvous as AfterRendezvous
     from plaunch.agent.notifications import AgentFinished as AgentFinished
@@ -70,6 +74,7 @@ __getattr__, __dir__, __all__ = attach(
         ".notifier": "EventLog",
         ".components": "AgentServices",
         ".extensions": "Control Extension Progress Snapshot",
+        ".job_query": "JobAnswers JobQuery PublishedAnswer collect_published",
         ".worker": (
             "GroupInfo RunResult Worker WorkerGroup WorkerSpec WorkerState macros "
             "worker_environment"

@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.agent import notifications
-from plaunch.agent.components import (
-    DEFAULT_SERVICES,
-    AgentJob,
-    AgentServices,
-    LoopComponents,
-)
+from plaunch.agent.components import AgentJob, AgentServices, LoopComponents
 from plaunch.agent.extensions import Hang, Requests, SignalWorkers, Snapshot
 from plaunch.agent.local_job import LocalJob
 from plaunch.agent.loop import Loop
-from plaunch.agent.messages import WaitReporter, describe_request
+from plaunch.agent.messages import describe_request
 from plaunch.agent.notifier import Notifier
 from plaunch.agent.peers import Peers
 from plaunch.agent.poller import QUIET_INTERVAL, TURN_BOUND, LoopWatchdog, Poller
@@ -44,9 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 DEFAULT_ROLE = "default"
-
-# Seconds between two calls of `changes` of a job, which also supervises its threads then.
-_JOB_INTERVAL = 1.0
 
 
 class ElasticAgent(abc.ABC):
@@ -90,15 +82,15 @@ class SimpleElasticAgent(ElasticAgent):
         exit_barrier_timeout: float = EXIT_BARRIER_TIMEOUT,
         shutdown_timeout: float = SHUTDOWN_TIMEOUT,
         *,
-        services: AgentServices = DEFAULT_SERVICES,
+        services: AgentServices | None = None,
     ) -> None:
+        services = services or AgentServices()
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
         self._services = services
-        self._signal_policy = services.get_signal_policy()
         self._worker_group = group = WorkerGroup(spec)
-        self._status = AgentStatus()
+        self._status = services.status or AgentStatus()
         checks = services.health_checks
         checks_timeout = 0.0 if checks is None else checks.timeout
         self._longest_stop = longest_stop(shutdown_timeout, checks_timeout)
@@ -107,7 +99,6 @@ class SimpleElasticAgent(ElasticAgent):
         self._workers = self._create_workers(group, self._notifier)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._watchdog = services.watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
-        self._reporter = services.waiting or WaitReporter()
         self._progress: Mapping[int, Progress] = {}
         self._notes: Mapping[str, str] = {}
         self._create_loop()
@@ -145,9 +136,11 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _create_loop(self, attempt: int = 0, round: int = -1) -> None:
         """Create the components of one run; earlier runs ended in this attempt and round."""
-        workers, notifier, reporter = self._workers, self._notifier, self._reporter
-        checks, poller = self._services.health_checks, Poller(self._watchdog)
-        inbox, requests = SignalInbox(self._signal_policy, poller.wake_up), Requests(poller.wake_up)
+        workers, notifier, services = self._workers, self._notifier, self._services
+        checks, reporter = services.health_checks, services.wait_reporter
+        poller = Poller(self._watchdog)
+        inbox = SignalInbox(services.signal_policy, poller.wake_up)
+        requests = Requests(poller.wake_up)
         first = State(
             max_restarts=self._worker_group.spec.max_restarts,
             has_checks=checks is not None,
@@ -171,7 +164,7 @@ class SimpleElasticAgent(ElasticAgent):
             forwarded=forwarded,
             inbox=inbox,
             poller=poller,
-            reporter=reporter,
+            wait_reporter=reporter,
             requests=requests,
         )
         self._loop = Loop(self._components)
@@ -180,7 +173,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Return the job behind the handler of the spec; a plain handler is adapted."""
         spec, services = self._worker_group.spec, self._services
         if isinstance(spec.rdzv_handler, JobRendezvous):
-            return AgentJob(spec.rdzv_handler, _JOB_INTERVAL, self._exit_barrier_timeout)
+            return AgentJob(spec.rdzv_handler, QUIET_INTERVAL, self._exit_barrier_timeout)
         job = LocalJob(
             spec,
             services.restart_policy,
@@ -271,7 +264,7 @@ class SimpleElasticAgent(ElasticAgent):
     def held(self) -> dict[int, Held]:
         """What holds workers that cannot run now, by global rank, and since when; thread-safe."""
         pids = self.snapshot().pids
-        found = self._workers.holds.look(pids.values())
+        found = self._workers.holds.sample(pids.values())
         return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def is_asked_to_end(self) -> bool:
@@ -319,8 +312,8 @@ class SimpleElasticAgent(ElasticAgent):
                     loop.tear_down(error)
                     raise
                 finally:
-                    self._shutdown(loop.soft_signal, timeout=self._shutdown_timeout)
-                    loop.look_around()
+                    self._shutdown(self._status.soft_signal, timeout=self._shutdown_timeout)
+                    loop.take_snapshot()
                     loop.await_verdict()
                     loop.await_console(outcome)
             result = self._conclude(outcome)
@@ -340,8 +333,7 @@ class SimpleElasticAgent(ElasticAgent):
             result = self._components.peers.failed_result(loop.results.of_workers)
             if error is not None and not result.is_failed():
                 raise error  # of a restart after a failure elsewhere, whose verdict is not known
-            result.earlier = list(loop.results.earlier)
-            return result
+            return replace(result, earlier=list(loop.results.earlier))
         if outcome is Outcome.LEFT:
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)

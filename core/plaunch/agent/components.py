@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch import parts
+from plaunch.agent.messages import WaitReporter
 from plaunch.agent.worker_store import open_default_store
+from plaunch.process.streams import OutputStats
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plaunch.agent.extensions import Requests
     from plaunch.agent.local_job import LocalJob
-    from plaunch.agent.messages import WaitReporter
     from plaunch.agent.notifications import Notify
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.peers import Peers
@@ -26,14 +29,19 @@ if TYPE_CHECKING:
     from plaunch.health import HealthChecks
     from plaunch.process.components import Binder, Starter, WorkerInfo
     from plaunch.process.signals import SignalPolicy
-    from plaunch.process.streams import OutputStats
     from plaunch.rendezvous.job import JobRendezvous
     from plaunch.restarts import RestartPolicy
 
     WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 
 
-class AgentServices(NamedTuple):
+def _default_policy() -> SignalPolicy:
+    policy: SignalPolicy = parts.load_part(parts.DEFAULT_POLICY)()
+    return policy
+
+
+@plain_dataclass
+class AgentServices(Value):
     """The objects that a launch gives its agent. Each has a default.
 
     Args:
@@ -43,8 +51,9 @@ class AgentServices(NamedTuple):
             which decides itself; by default `max_restarts` does.
         health_checks: run before this node joins its first round, and after a failure.
         notify: called with each of `plaunch.agent.notifications`; it must not raise or block.
-        waiting: shows what a round waits for, and ends a first one that takes too long.
-        watchdog: records when the loop goes to sleep and wakes.
+        wait_reporter: shows what a round waits for, and ends a first one that takes too long.
+        watchdog: records when the loop goes to sleep and wakes; by default one whose bound exceeds
+            the agent's `shutdown_timeout`.
         worker_env: returns more variables for each worker.
         binder: gives workers their devices and processors; by default those of `WorkerSpec`.
         open_store: opens the workers' store, unless `WorkerSpec` leaves it to one of them; by
@@ -53,30 +62,22 @@ class AgentServices(NamedTuple):
             and closes it.
         output_stats: counts the workers' output that passes through the launcher.
         keep_daemons: whether processes that workers leave behind may run on after a success.
+        status: the state of the agent, if the caller needs it before there is one.
     """
 
-    signal_policy: SignalPolicy | None = None
+    signal_policy: SignalPolicy = field(default_factory=_default_policy)
     restart_policy: RestartPolicy | None = None
     health_checks: HealthChecks | None = None
     notify: Notify | None = None
-    waiting: WaitReporter | None = None
+    wait_reporter: WaitReporter = field(default_factory=WaitReporter)
     watchdog: LoopWatchdog | None = None
     worker_env: WorkerEnv | None = None
     binder: Binder | None = None
     open_store: OpenStore = open_default_store
     starter: Starter | None = None
-    output_stats: OutputStats | None = None
+    output_stats: OutputStats = field(default_factory=OutputStats)
     keep_daemons: bool = False
-
-    def get_signal_policy(self) -> SignalPolicy:
-        """Return the signal policy, or the default one."""
-        if self.signal_policy is not None:
-            return self.signal_policy
-        policy: SignalPolicy = parts.load_part(parts.DEFAULT_POLICY)()
-        return policy
-
-
-DEFAULT_SERVICES = AgentServices()
+    status: AgentStatus | None = None
 
 
 class AgentJob(NamedTuple):
@@ -109,7 +110,7 @@ class LoopComponents(NamedTuple):
         forwarded: passes signals on to the workers.
         inbox: keeps signals until the loop takes them.
         poller: waits, and is woken.
-        reporter: shows what a round waits for.
+        wait_reporter: shows what a round waits for.
         requests: what other threads request.
     """
 
@@ -123,5 +124,5 @@ class LoopComponents(NamedTuple):
     forwarded: ForwardedSignals
     inbox: SignalInbox
     poller: Poller
-    reporter: WaitReporter
+    wait_reporter: WaitReporter
     requests: Requests

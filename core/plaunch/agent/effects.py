@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +37,13 @@ class StopInProgress:
         self._at_end = at_end
         self._stop: Stop | None = None
         self.delay = 0.0  # seconds until it has something to do
-        self.error: BaseException | None = None  # why the last one failed
 
     def begin(self, begin: Callable[[], Stop | None]) -> AgentEvent | None:
         """Begin a stop; the event of its end, if it is over at once."""
         try:
             self._stop = begin()
         except UnkillableWorkerError as error:
-            self.error = error
-            return states.StopFailed()
+            return states.StopFailed(error)
         return self.step()
 
     def step(self) -> AgentEvent | None:
@@ -66,10 +63,7 @@ class StopInProgress:
         except UnkillableWorkerError as found:
             error = found
         self._stop = None
-        if error is None:
-            return states.StopSucceeded()
-        self.error = error
-        return states.StopFailed()
+        return states.StopSucceeded() if error is None else states.StopFailed(error)
 
     def is_in_progress(self) -> bool:
         """Whether a stop has begun and is not over."""
@@ -89,7 +83,6 @@ class Effects:
     """
 
     def __init__(self, components: LoopComponents) -> None:
-        self.soft_signal = signal.SIGTERM  # that the workers are stopped with
         self.logged_reason = ""  # the last message about why the workers are stopped
         self._deferred = ""  # the next one
         self._log_at = 0.0  # on the monotonic clock
@@ -106,10 +99,11 @@ class Effects:
         if end is None:
             return []
         components = self._components
-        components.results.note_error(self.stop.error)
+        if isinstance(end, states.StopFailed):
+            components.results.note_error(end.error)
         components.results.end_stop()
         is_clearing = state.phase is states.Phase.CLEARING
-        return [*components.peers.look_while_stopping(is_clearing=is_clearing), end]
+        return [*components.peers.check_while_stopping(is_clearing=is_clearing), end]
 
     def _join(self, action: Action, state: State) -> None:
         joiner = self._components.joiner
@@ -138,14 +132,14 @@ class Effects:
             components.results.fail_start(error, is_restart=state.is_restart, is_wanted=is_wanted)
             return [states.StartFailed()]
         components.results.begin_work(state.attempt)
-        components.reporter.workers_started()
+        components.wait_reporter.workers_started()
         components.notifier.notify(notifications.WorkersStarted, components.workers.forked())
         return [states.StartSucceeded()]
 
     def _stop_workers(self, action: Action, state: State) -> list[AgentEvent]:
         self._components.notifier.notify(notifications.BeforeStop, state.stop_cause)
-        begin = self._components.workers.begin_stop
-        return self.end_of_stop(self.stop.begin(lambda: begin(self.soft_signal)), state)
+        workers, signum = self._components.workers, self._components.status.soft_signal
+        return self.end_of_stop(self.stop.begin(lambda: workers.begin_stop(signum)), state)
 
     def _clear_up(self, action: Action, state: State) -> list[AgentEvent]:
         return self.end_of_stop(self.stop.begin(self._components.workers.begin_clearing), state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from plaunch.agent.states import Requested, RequestKind
 from plaunch.process.streams import OutputCounts
@@ -107,26 +107,36 @@ class Control(Protocol):
         """Call `listener` with each broadcast of that name, on a thread of its own."""
 
 
-class Extension(Protocol):
-    """Runs beside the agent of one launch.
+class Extension:
+    """Runs beside the agent of one launch. A subclass defines the methods that it needs.
 
-    No method may block the launch: `start` may take ten seconds, `stop` two. `handle` runs on a
-    thread of the extension, which has a queue of events. An exception in `start` ends the launch; a
-    later one is logged with the plugin's name.
+    No method may block the launch: `start` may take ten seconds, `stop` two, `rest` and `release`
+    one. `handle` runs on a thread of the extension, which has a queue of events. An exception in
+    `start` ends the launch; a later one is logged with the plugin's name.
 
-    An extension whose attribute `takes_events` is False costs less: `handle` is not called, and no
-    events are created until it calls `Control.take_events`. Messages about its requests and lines
-    use its attribute `known_as`, if it has one, instead of the plugin's name.
+    Attributes:
+        takes_events: whether `handle` is called. An extension without this costs less: no events
+            are created until it calls `Control.take_events`.
+        known_as: its name in messages about its requests and lines; empty for the plugin's name.
     """
 
-    def start(self, control: Control) -> Any:
+    takes_events: bool = True
+    known_as: str = ""
+
+    def start(self, control: Control) -> None:
         """Begin, before the first round."""
 
-    def handle(self, event: Event) -> Any:
+    def handle(self, event: Event) -> None:
         """Handle the next event."""
 
-    def stop(self, result: RunResult | None) -> Any:
+    def stop(self, result: RunResult | None) -> None:
         """End, after the last event; `result` is None if there is none."""
+
+    def rest(self) -> None:
+        """End all threads until `release`, because the process is about to fork."""
+
+    def release(self) -> None:
+        """Continue after `rest`; also called when workers have been started without a fork."""
 
 
 class Progress(NamedTuple):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
 from plaunch.agent.agent import DEFAULT_ROLE, SimpleElasticAgent
-from plaunch.agent.components import DEFAULT_SERVICES, AgentServices
 from plaunch.agent.local_workers import LocalWorkers
 from plaunch.agent.worker import (
     RunResult,
@@ -31,6 +30,7 @@ from plaunch.process.watches import uninterruptible_timeout_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from plaunch.agent.components import AgentServices
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.workers import Workers
     from plaunch.process.logs import LogsSpecs
@@ -81,7 +81,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         health_check_server: HealthServer | None = None,
         uninterruptible_state_timeout: float | None = None,
         *,
-        services: AgentServices = DEFAULT_SERVICES,
+        services: AgentServices | None = None,
     ) -> None:
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
         super().__init__(spec, exit_barrier_timeout, shutdown_timeout, services=services)
@@ -94,7 +94,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._health_check_server = health_check_server
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
-        self._binder = services.binder or default_binder(
+        self._binder = self._services.binder or default_binder(
             spec.numa_options, spec.devices, spec.virtual_local_rank
         )
         if self._binder is not None:
@@ -183,7 +183,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._local.stop(self._loop.soft_signal)
+        self._local.stop(self._status.soft_signal)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

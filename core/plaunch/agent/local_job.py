@@ -17,7 +17,7 @@ from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError
 from plaunch.process.failure import first_failure
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous, WorldRanks
-from plaunch.rendezvous.job import JobRound, Verdict
+from plaunch.rendezvous.job import JobOutcome, JobRound, Verdict
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class LocalJob:
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
             if change.kind is ChangeKind.CLOSED and has_succeeded:
                 # Other nodes of torchrun's handlers close the rendezvous when they are done.
-                self._end("succeeded", change.reason)
+                self._end(JobOutcome.SUCCEEDED, change.reason)
         # As in torchrun, a node that arrives now does not undo the success.
         return () if self._has_succeeded else changes
 
@@ -191,7 +191,7 @@ class LocalJob:
         )
         why = "" if decision is None else decision.reason
         if is_final or not is_restart:
-            self._end("failed", what, failures, why)
+            self._end(JobOutcome.FAILED, what, failures, why)
             return
         why = why or f"restart {self.attempt + 1} of {self._spec.max_restarts}"
         self._reason = f"{what}; {why}"
@@ -209,14 +209,14 @@ class LocalJob:
         if self._world_size > 1 and not self._is_asked_to_end():
             start_thread(threading.Thread(target=self._finish, name="plaunch-peers", daemon=True))
         else:
-            self._end("succeeded", "all workers have succeeded")
+            self._end(JobOutcome.SUCCEEDED, "all workers have succeeded")
 
     def _finish(self) -> None:
         try:
             self._wait_for_peers()
         except Exception as error:  # noqa: BLE001 - whatever a store raises, own workers are done
             logger.warning("waiting for the other nodes failed: %s", error)
-        self._end("succeeded", "all workers have succeeded")
+        self._end(JobOutcome.SUCCEEDED, "all workers have succeeded")
 
     def send_notice(self, signum: int) -> None:
         """Do nothing: a plain handler has no way to other agents."""
@@ -227,7 +227,7 @@ class LocalJob:
 
     def end_job(self, reason: str) -> None:
         """End the job."""
-        self._end("stopped", reason)
+        self._end(JobOutcome.STOPPED, reason)
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Join no other round."""
@@ -257,7 +257,7 @@ class LocalJob:
 
     def _end(
         self,
-        outcome: str,
+        outcome: JobOutcome,
         reason: str,
         failures: Mapping[int, ProcessFailure] | None = None,
         no_restart: str = "",

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.messages import list_early_ends
 from plaunch.agent.notifier import ExitReporter
-from plaunch.agent.worker import RunResult, WorkerState, describe_worker, launcher_failure
+from plaunch.agent.results import ReportedFailures
+from plaunch.agent.worker import RunResult, WorkerState, describe_worker
 from plaunch.agent.worker_store import HostedStore
-from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreHostError
+from plaunch.errors import UnkillableWorkerError
 from plaunch.process.components import ContextComponents
-from plaunch.process.failure import ProcessFailure
 from plaunch.process.outcomes import RunProcsResult
 from plaunch.process.proc import describe_process
 from plaunch.process.stopping.job import Reaper
-from plaunch.process.streams import OutputStats
-from plaunch.process.watches import HoldWatch, UninterruptibleWatch
+from plaunch.process.watches import HeldProcesses, UninterruptibleWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -68,29 +67,30 @@ class LocalWorkers:
         sleep_timeout: float,
     ) -> None:
         self.group = group
-        self.is_final = False
-        self.holds = HoldWatch()  # of the workers of this round
+        self.holds = HeldProcesses()  # of the workers of this round
         self.context: SupervisedContext | None = None
         self.reaper = Reaper(keep_daemons=services.keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
         self._start = start
         self._monitor = monitor
-        self._reasons: dict[int, tuple[int, str]] = {}  # by pid: the last signal, and why
         self._shutdown_timeout = shutdown_timeout
         self._stop_closes_store = False  # whether the end of the stop in progress does
         self._exits = ExitReporter(notifier)
         self._starter = services.starter
-        self._stats = services.output_stats or OutputStats()
+        self._stats = services.output_stats
         self._store = HostedStore(services.open_store, self.reaper, services.starter)
-        # The failures of this round that are not exits: the store is lost, or the workers hang.
-        self._others: dict[int, ProcessFailure] = {}
-        self._started_at = 0.0  # when the workers of this round started, in seconds since the epoch
+        self._reported = ReportedFailures()
         self._unkillable: UnkillableWorkerError | None = None
         # An agent may be shut down on another thread than the loop's.
         self._lock = threading.RLock()
 
-    # --- start and look ---------------------------------------------------------------------------
+    # --- start and check --------------------------------------------------------------------------
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no restart may follow the failure of this round."""
+        return self._reported.is_final
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
         """What must return before `start`, if there is a starter."""
@@ -114,13 +114,10 @@ class LocalWorkers:
             start: creates and starts their context.
         """
         with self._lock:
-            self.holds = HoldWatch()
+            self.holds = HeldProcesses()
             self._exits = ExitReporter(self._notifier)
-            self._reasons.clear()
-            self._others = {}
-            self.is_final = False
             own_fds = self._store.open(self.group, envs.get(0, {}))
-            self._started_at = time.time()
+            self._reported = ReportedFailures(time.time())
             self.context = start(
                 ContextComponents(
                     reaper=self.reaper,
@@ -137,10 +134,10 @@ class LocalWorkers:
 
     def forked(self) -> Collection[int]:
         """The local ranks that the starter has started."""
-        return () if self.context is None else self.context.started_by_starter
+        return () if self.context is None else self.context.from_starter()
 
-    def look(self) -> RunResult:
-        """The state of the workers, as the agent finds it."""
+    def check(self) -> RunResult:
+        """Return the state of the workers, as `_monitor_workers` of the agent finds it."""
         return self._monitor()
 
     def monitor(self) -> RunResult:
@@ -149,42 +146,37 @@ class LocalWorkers:
             if self.context is None:
                 return RunResult(WorkerState.UNKNOWN)
             lost = self._store.tend()
-            result = self.context.look()
+            result = self.context.check()
             if result is not None and result.stopped and not result.failures:
                 # Not stopped by the loop, which monitors running workers only.
                 self.context.fail_stopped()
-                result = self.context.look()
+                result = self.context.check()
             if result is None:
                 # After a failure, all exits are reported at the end of the stop.
                 self._exits.report(self.context.take_exits())
             if result is not None and not result.failures:
-                self._others = {}  # workers that have all succeeded do not need the store
+                # Workers that have all succeeded do not need the store.
+                self._reported = ReportedFailures()
             elif lost is not None:
-                if isinstance(lost, WorkerStoreHostError):
-                    raise lost  # a restart cannot fix this
-                failure = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
-                self._others[failure.local_rank] = failure
-            if result is not None or self._others:
+                self._reported.add_lost_store(lost)
+            if result is not None or self._reported.by_rank:
                 return self._result(result or RunProcsResult())
             stuck = self._give_up_stuck()
             return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
 
     def exit_fds(self) -> Sequence[int]:
         """Descriptors that become readable at an exit, or when the store has something to do."""
-        return [*(self._context_fds() or ()), *self._store.fds()]
+        return [*(_exit_fds(self.context) or ()), *self._store.fds()]
 
-    def _context_fds(self) -> Sequence[int] | None:
-        return () if self.context is None else self.context.exit_fds()
-
-    def due(self) -> float | None:
-        """Seconds until the store has something to do, or workers must be polled."""
-        fds, due = self._context_fds(), self._store.due()
+    def due(self) -> float:
+        """Seconds until the store or the reaper has something to do, or workers must be polled."""
+        fds, due = _exit_fds(self.context), self.reaper.period
         if fds is None or (fds and self.sleep_watch is not None):
-            interval = self.group.spec.monitor_interval
-            return interval if due is None else min(interval, due)
-        return due
+            due = min(due, self.group.spec.monitor_interval)
+        of_store = self._store.due()
+        return due if of_store is None else min(due, of_store)
 
-    def tend(self) -> None:
+    def tend_store(self) -> None:
         """Do what is due for the store, which workers of other nodes use."""
         lost = self._store.tend()
         if lost is not None:
@@ -215,7 +207,7 @@ class LocalWorkers:
         if self._stop_closes_store:
             self._store.close()
         if self.context is not None:
-            self.context.look()  # completes the failures
+            self.context.check()  # completes the failures
             self._exits.report(self.context.take_exits())
         if self._unkillable is not None:
             # Even if the worker has ended since: the host may be about to fail.
@@ -253,7 +245,7 @@ class LocalWorkers:
 
     def stopped_result(self) -> RunResult | None:
         """The result so far."""
-        result = None if self.context is None else self.context.look()
+        result = None if self.context is None else self.context.check()
         return None if result is None else self._result(result)
 
     def streams(self) -> Streams | None:
@@ -291,10 +283,7 @@ class LocalWorkers:
             ):
                 continue
             try:
-                if reason:
-                    pid = self.context.pids()[worker.local_rank]
-                    self._reasons[pid] = signum, reason
-                self.context.send_signal(worker.local_rank, signum)
+                self.context.send_signal(worker.local_rank, signum, reason)
             except PermissionError:
                 logger.warning(
                     "may not send %s to %s, which runs as another user",
@@ -303,24 +292,12 @@ class LocalWorkers:
                 )
 
     def note_hang(self, hang: Hang) -> None:
-        """Make the next look fail the round, because its workers hang."""
+        """Make the next check fail the round, because its workers hang."""
         pid = self.pids().get(hang.rank)
         if pid is None:
             return  # it has ended, or this is another round
         ranks = {worker.global_rank: worker.local_rank for worker in self.group.workers}
-        now = time.time()
-        self._others[hang.rank] = ProcessFailure(
-            ranks[hang.rank],
-            pid,
-            ExitCode.HANG,
-            "",
-            hung=True,
-            global_rank=hang.rank,
-            reply=hang.text,
-            timestamp=now,
-            lifetime=max(now - self._started_at, 0.0),
-        )
-        self.is_final = hang.is_final
+        self._reported.add_hang(hang, ranks[hang.rank], pid)
 
     def wait_for_guests(self, timeout: float) -> None:
         """Wait for the workers of other nodes to leave the store, if this node hosts it."""
@@ -330,15 +307,8 @@ class LocalWorkers:
 
     def _result(self, result: RunProcsResult) -> RunResult:
         ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
-        for rank, failure in result.failures.items():
-            failure.global_rank = ranks[rank]
-            failure.lifetime = max(failure.timestamp - self._started_at, 0.0)
-            signum, why = self._reasons.get(failure.pid, (0, ""))
-            if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
-                failure.message = f"{failure.exit_sentence()}: {why}"
-                failure.reason = why
-        failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
-        failures = {**self._others, **failures, **self._others}
+        exits = {ranks[rank]: failure for rank, failure in result.failures.items()}
+        failures = self._reported.merge(exits)
         return RunResult(
             state=WorkerState.FAILED if failures else WorkerState.SUCCEEDED,
             return_values={ranks[rank]: value for rank, value in result.return_values.items()},
@@ -346,7 +316,7 @@ class LocalWorkers:
             stopped={
                 ranks[rank]: code
                 for rank, code in result.stopped.items()
-                if ranks[rank] not in self._others
+                if ranks[rank] not in self._reported.by_rank
             },
             early_ends=list_early_ends(self._exits.succeeded, failures),
         )
@@ -374,3 +344,7 @@ class LocalWorkers:
         for rank in stuck:
             self.context.abandon(rank)
         return True
+
+
+def _exit_fds(context: SupervisedContext | None) -> Sequence[int] | None:
+    return () if context is None else context.exit_fds()

@@ -37,9 +37,6 @@ _REPORT_WAIT = 2.0  # seconds to report, after that wait, what was not shown
 # After these outcomes no other node waits for this one.
 _ENDS_OF_JOB = (states.Outcome.SUCCEEDED, states.Outcome.FAILED, states.Outcome.CLOSED)
 
-# In these phases the workers that have ended are those of the present round.
-_WORKING = (states.Phase.RUNNING, states.Phase.CLEARING, states.Phase.WAITING)
-
 
 class Loop:
     """Runs the workers of one agent to their end.
@@ -54,12 +51,7 @@ class Loop:
         self.results = components.results
         self._effects = Effects(components)
         self._phases = Phases(components, self._effects)
-        self.look_around()
-
-    @property
-    def soft_signal(self) -> signal.Signals:
-        """The signal that the workers are stopped with."""
-        return self._effects.soft_signal
+        self.take_snapshot()
 
     def run(self) -> states.Outcome:
         """Poll and dispatch until the state machine finishes; returns how the run ended."""
@@ -68,7 +60,7 @@ class Loop:
             self._add_inputs(pending)
             try:
                 if not pending:
-                    self.look_around()
+                    self.take_snapshot()
                     pending.extend(self._phases.watch(self._status.state))
                     continue
                 for action in self._step(pending.popleft()):
@@ -98,38 +90,34 @@ class Loop:
             self.results.report_error(is_restart=self._status.state.is_restart)
         self._step(states.AgentFailed())
         stop, workers = self._effects.stop, self._components.workers
+        end: states.AgentEvent | None = None
         if not stop.is_in_progress():
-            stop.begin(lambda: workers.begin_stop(self.soft_signal))
+            end = stop.begin(lambda: workers.begin_stop(self._status.soft_signal))
         while stop.is_in_progress():
             self._components.poller.poll(workers.exit_fds(), min(stop.delay, QUIET_INTERVAL))
-            workers.tend()
+            workers.tend_store()
             stops, _ = self._take_inputs()
             for event in stops:
                 if states.Escalate() in self._step(event):
                     stop.escalate()
-            stop.step()
-        if stop.error is not None:
-            raise stop.error from error
+            end = stop.step()
+        if isinstance(end, states.StopFailed) and end.error is not None:
+            raise end.error from error
 
-    def look_around(self) -> None:
+    def take_snapshot(self) -> None:
         """Take a snapshot; it is replaced as a whole, since other threads read it."""
         state, workers = self._status.state, self._components.workers
-        pids = workers.pids()
-        workers.holds.tend(pids.values())
         ranks = [worker.global_rank for worker in workers.group.workers]
         stdouts, stderrs = workers.log_files()
-        succeeded = workers.succeeded()
-        if state.phase in _WORKING:
-            self._components.peers.note_succeeded(succeeded)
         self.snapshot = Snapshot(
             state.workers,
             state.round,
             state.attempt,
             tuple(rank for rank in ranks if rank >= 0),
-            pids,
+            workers.pids(),
             stdouts=stdouts,
             stderrs=stderrs,
-            succeeded=succeeded,
+            succeeded=workers.succeeded(),
         )
 
     def _step(self, event: states.AgentEvent) -> tuple[states.Action, ...]:
@@ -198,7 +186,7 @@ class Loop:
         is_stopping = self._status.state.phase is states.Phase.STOPPING
         if (stops or ends) and is_stopping and self.results.due() is not None:
             self.results.report_failure()
-            first += self._components.peers.look_while_stopping(is_clearing=False)
+            first += self._components.peers.check_while_stopping(is_clearing=False)
         pending.extendleft(reversed([*first, *stops, *ends]))
         pending.extend(one for one in requests if one not in ends)
 
@@ -213,16 +201,12 @@ class Loop:
             signum, action = received.signum, received.action
             self._components.notifier.notify(notifications.SignalReceived, signum, action)
             if action is SignalAction.STOP:
-                if not received.is_listed:
+                if not self._components.inbox.is_listed(signum):
                     logger.warning(
                         "%s received, which no signal policy handles; it ends the job "
                         "(--signal-policy=notify passes such signals on to the workers)",
                         signum.name,
                     )
-                if self._status.state.asked_by is None and not stops:  # the first request
-                    # Workers may handle a signal that no policy lists as a notice.
-                    listed = signum if received.is_listed else signal.SIGTERM
-                    self._effects.soft_signal = listed
                 stops.append(states.StopRequested(signum, received.at))
             elif action is SignalAction.NOTIFY:
                 self._forward(signum)

@@ -31,6 +31,7 @@ from plaunch.agent.states import (
     State,
 )
 from plaunch.agent.worker import WorkerState
+from plaunch.rendezvous.job import JobOutcome
 
 Step = tuple[State, tuple[Action, ...]]
 # Each takes the type of event that the table lists it for.
@@ -170,11 +171,11 @@ def _job_ended_before_round(state: State, event: states.JobEnded) -> Step:
 
 def _with_end_of_job(state: State, event: states.JobEnded) -> State:
     """Set `then` to what the end of the job means for this node, and the state of its workers."""
-    if event.outcome is Outcome.FAILED:
-        return replace(state, workers=WorkerState.FAILED, then=event.outcome)
-    if event.outcome is Outcome.SUCCEEDED and state.has_succeeded:
-        return replace(state, workers=WorkerState.SUCCEEDED, then=event.outcome)
-    # Closed, or a success that this node has no part in.
+    if event.outcome is JobOutcome.FAILED:
+        return replace(state, workers=WorkerState.FAILED, then=Outcome.FAILED)
+    if event.outcome is JobOutcome.SUCCEEDED and state.has_succeeded:
+        return replace(state, workers=WorkerState.SUCCEEDED, then=Outcome.SUCCEEDED)
+    # Closed or stopped, or a success that this node has no part in.
     return replace(state, workers=_stopped_if_running(state), then=Outcome.CLOSED)
 
 

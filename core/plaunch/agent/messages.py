@@ -212,7 +212,7 @@ class WaitReporter:
         self._start_by = None
 
     def pause(self) -> float:
-        """Seconds until `look` has something to do."""
+        """Seconds until `report` has something to do."""
         until = self._speak_at if self._start_by is None else min(self._speak_at, self._start_by)
         return max(until - self._clock(), 0.0)
 
@@ -220,7 +220,7 @@ class WaitReporter:
         """What `next_rendezvous` of `handler` waits for; never raises its errors."""
         return describe_wait(handler, self._read)
 
-    def look(self, handler: RendezvousHandler | JobRendezvous) -> RendezvousTimeoutError | None:
+    def report(self, handler: RendezvousHandler | JobRendezvous) -> RendezvousTimeoutError | None:
         """Report what the agent waits for, if it is time; return the error if the wait must end."""
         now = self._clock()
         if self._start_by is not None and now >= self._start_by:

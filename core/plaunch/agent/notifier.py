@@ -119,7 +119,7 @@ class ExitReporter:
         self.succeeded: dict[int, float] = {}  # when, by global rank, in seconds since the epoch
         self._notifier = notifier
 
-    def worker_ended(self, exit: WorkerExit) -> None:
+    def on_exit(self, exit: WorkerExit) -> None:
         """Record the exit of a worker that has just ended, and notify the listeners."""
         self.ended |= {exit.local_rank}
         rank = exit.worker.global_rank
@@ -133,7 +133,7 @@ class ExitReporter:
         for each in exits:
             self._notifier.notify(notifications.WorkerExited, each)
 
-    def stop_stepped(self, step: StopStep) -> None:
+    def on_stop_step(self, step: StopStep) -> None:
         """Notify the listeners of a step of the stop sequence."""
         self._notifier.notify(notifications.Stopping, step)
 
@@ -157,6 +157,7 @@ class LogEntry(NamedTuple):
 class EventLog:
     """The notifications of one launch, in order, with their times.
 
+    The events that handlers and extensions get are made from it (`plaunch_events.EventStream`).
     A listener is called with each notification as it is added; a late reader calls `since` when it
     likes. The log keeps the first and the last notifications.
 

@@ -18,6 +18,7 @@ from plaunch.errors import (
     RendezvousGracefulExitError,
 )
 from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.job import JobOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_OUTCOMES = {
-    "succeeded": states.Outcome.SUCCEEDED,
-    "failed": states.Outcome.FAILED,
-    "closed": states.Outcome.CLOSED,
-}
 _DESCRIPTIONS = {
     ChangeKind.ARRIVED: ("node {} arrived", "a node arrived"),
     ChangeKind.LEFT: ("node {} left", "a node left"),
@@ -65,7 +61,7 @@ class Peers:
         notifier: is notified of changes.
         poller: waits, and is woken.
         forwarded: passes on the signals that another node has received.
-        interval: seconds between two calls of `look` if nothing happens.
+        interval: seconds between two calls of `check` if nothing happens.
         patience: seconds to wait for the other nodes after success, `exit_barrier_timeout`.
     """
 
@@ -105,8 +101,8 @@ class Peers:
             changes = list(self._job.changes())
         return self._notifier.notify_changes(changes)
 
-    def look(self, find_own_failures: FindOwnFailures) -> list[states.AgentEvent]:
-        """The event of the latest changes while own workers run.
+    def check(self, find_own_failures: FindOwnFailures) -> list[states.AgentEvent]:
+        """Return the event of the latest changes while own workers run.
 
         If others have failed or are lost, a failure of own workers at the same moment comes first.
         """
@@ -117,7 +113,7 @@ class Peers:
             failed = find_own_failures(is_loss=ChangeKind.LOST in kinds)
         return failed or self._events(changes, self._forwarded.pass_on)
 
-    def look_while_stopping(self, *, is_clearing: bool) -> list[states.AgentEvent]:
+    def check_while_stopping(self, *, is_clearing: bool) -> list[states.AgentEvent]:
         """The same while own workers are stopped, where only the end of the job counts.
 
         Workers do not get another signal while they save, so signals are not forwarded. Workers
@@ -134,7 +130,7 @@ class Peers:
         self.reason = reason
         return []
 
-    def look_while_joining(self) -> None:
+    def log_losses(self) -> None:
         """Log which nodes are lost while this one waits for a round."""
         self._note_losses(self._notifier.notify_changes(list(self._job.take_losses())))
 
@@ -198,13 +194,14 @@ class Peers:
         verdict = self._job.verdict
         if verdict is None:
             self.reason = reason
-            return states.JobEnded(states.Outcome.CLOSED)
+            return states.JobEnded(JobOutcome.CLOSED)
         self.reason = verdict.reason
-        if verdict.outcome == "failed" and not verdict.failures:
-            return states.JobEnded(states.Outcome.CLOSED)
-        if verdict.outcome == "stopped" and not verdict.is_past:
+        outcome = JobOutcome(verdict.outcome)  # a handler may give the word
+        if outcome is JobOutcome.STOPPED and not verdict.is_past:
             return states.Requested(states.RequestKind.STOP, verdict.reason, "", verdict.node)
-        return states.JobEnded(_OUTCOMES.get(verdict.outcome, states.Outcome.CLOSED))
+        if outcome is JobOutcome.FAILED and not verdict.failures:
+            outcome = JobOutcome.CLOSED
+        return states.JobEnded(outcome)
 
     # --- after own workers have succeeded ---------------------------------------------------------
 

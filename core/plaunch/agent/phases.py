@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 # Seconds to wait for a failure of own workers after those of another node have failed, or a node is
 # lost: it may be the first failure of the job, and only this node sees it.
-_LAST_LOOK = 0.1
+_LAST_CHECK = 0.1
+
+# In these phases the workers that have ended are those of the present round.
+_WORKING = (Phase.RUNNING, Phase.CLEARING, Phase.WAITING)
 
 
 class Phases:
@@ -37,16 +40,20 @@ class Phases:
         """Wait once; an empty list if nothing has happened."""
         if self._effects.due() == 0.0:
             self._effects.log_deferred()
+        workers = self._components.workers
+        workers.holds.sample_if_due(workers.pids().values())
+        if state.phase in _WORKING:
+            self._components.peers.note_succeeded(workers.succeeded())
         return _WATCHES[state.phase](self, state)
 
     def _watch_checks(self, state: State) -> list[AgentEvent]:
         return self._components.preconditions.watch()
 
     def _watch_round(self, state: State) -> list[AgentEvent]:
-        joiner = self._components.joiner
-        events = joiner.watch(state, self._effects.logged_reason)
-        if any(isinstance(event, states.RoundFormed) for event in events):
-            self._effects.log_round(joiner.message)
+        events = self._components.joiner.watch(state, self._effects.logged_reason)
+        for event in events:
+            if isinstance(event, states.RoundFormed):
+                self._effects.log_round(event.message)
         return events
 
     def _watch_workers(self, state: State) -> list[AgentEvent]:
@@ -56,13 +63,13 @@ class Phases:
             [*workers.exit_fds(), *peers.fds()],
             _earliest(peers.interval, workers.due(), results.cause_wait.due()),
         )
-        return self._look_at_workers() or peers.look(self._find_own_failures)
+        return self._check_workers() or peers.check(self._find_own_failures)
 
-    def _look_at_workers(self) -> list[AgentEvent]:
+    def _check_workers(self) -> list[AgentEvent]:
         workers, results = self._components.workers, self._components.results
-        result = workers.look()
+        result = workers.check()
         if result.state is WorkerState.SUCCEEDED:
-            results.of_workers = result
+            results.succeed(result)
             return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             group = workers.group
@@ -86,10 +93,10 @@ class Phases:
         """
         if not is_loss:
             self._components.results.cause_wait.end()
-        until = time.monotonic() + _LAST_LOOK
+        until = time.monotonic() + _LAST_CHECK
         while (remaining := until - time.monotonic()) > 0:
             self._components.poller.poll(self._components.workers.exit_fds(), remaining)
-            events = self._look_at_workers()
+            events = self._check_workers()
             if events and isinstance(events[0], states.WorkFailed):
                 # The other nodes soon decide what failed first, and do not wait for this report.
                 self._components.results.report_failure()
@@ -99,7 +106,7 @@ class Phases:
     def _watch_peers(self, state: State) -> list[AgentEvent]:
         workers = self._components.workers
         events = self._components.peers.watch(workers.exit_fds(), workers.due())
-        workers.tend()
+        workers.tend_store()
         return events
 
     def _watch_stop(self, state: State) -> list[AgentEvent]:
@@ -114,10 +121,10 @@ class Phases:
                 self._effects.due(),
             ),
         )
-        workers.tend()
+        workers.tend_store()
         if results.due() == 0.0:
             results.report_failure()
-        events = peers.look_while_stopping(is_clearing=state.phase is Phase.CLEARING)
+        events = peers.check_while_stopping(is_clearing=state.phase is Phase.CLEARING)
         return [*events, *self._effects.end_of_stop(stop.step(), state)]
 
 

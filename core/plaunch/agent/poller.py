@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds between two polls if every event wakes the loop. Polling ten times a second would be most
-# of the launcher's CPU time; a lost wake-up would delay the job, but not block it.
-QUIET_INTERVAL = 2.0
+# Seconds between two turns of a loop that every event wakes. Turns are most of an idle launcher's
+# processor time; a lost wake-up would delay the job, but not block it.
+QUIET_INTERVAL = 5.0
 
 CALL_BOUND = 10.0  # seconds of one call of a plugin's code in the loop
 TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take
@@ -106,7 +106,7 @@ class LoopWatchdog:
     Args:
         bound: seconds.
         progress: returns when the agent last made progress of unknown duration, on the monotonic
-            clock: output shown on a slow console, which it waits for at the end.
+            clock: output shown on a slow console, or a slow call of a plugin that it waits for.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch.
     """
@@ -127,15 +127,15 @@ class LoopWatchdog:
         self._last_call = clock()
         self._due = math.inf
 
-    def sleeps(self, seconds: float | None) -> None:
+    def before_poll(self, seconds: float | None) -> None:
         """Called when the loop goes to sleep for at most `seconds`; None for no timeout."""
         self._expect(math.inf if seconds is None else seconds + self.bound)
 
-    def wakes(self) -> None:
+    def after_poll(self) -> None:
         """Called when the loop wakes."""
         self._expect(self.bound)
 
-    def waits(self) -> None:
+    def touch(self) -> None:
         """Called before each of many bounded calls of plugins: the loop is alive meanwhile.
 
         A no-op before the loop has begun, and after its end.
@@ -155,9 +155,9 @@ class LoopWatchdog:
         try:
             yield
         finally:
-            self.wakes()
+            self.after_poll()
 
-    def ends(self) -> None:
+    def stop(self) -> None:
         """Called at the end of the loop."""
         self._expect(math.inf)
 
@@ -196,16 +196,16 @@ class Poller:
         poller.register(self.wake_up.fileno(), select.POLLIN)
         for fd in fds:
             poller.register(fd, select.POLLIN)
-        self.watchdog.sleeps(timeout)
+        self.watchdog.before_poll(timeout)
         poller.poll(milliseconds(timeout))
-        self.watchdog.wakes()
+        self.watchdog.after_poll()
         self.wake_up.clear()
 
     def close(self) -> None:
         """Release the descriptors; the loop has ended."""
         self.is_closed = True
         self.wake_up.close()
-        self.watchdog.ends()
+        self.watchdog.stop()
 
 
 class BackgroundCall(BoundedCall, Generic[T]):

@@ -7,16 +7,24 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent.messages import describe_failures
-from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.errors import RendezvousError, SignalException, UnkillableWorkerError
-from plaunch.process.failure import EarlierAttempt
+from plaunch.agent.worker import LAUNCHER, RunResult, WorkerState, launcher_failure
+from plaunch.errors import (
+    ExitCode,
+    RendezvousError,
+    SignalException,
+    UnkillableWorkerError,
+    WorkerStoreHostError,
+)
+from plaunch.process.failure import EarlierAttempt, ProcessFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from plaunch.agent.extensions import Hang
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.workers import Workers
+    from plaunch.errors import WorkerStoreError
 
 logger = logging.getLogger("plaunch")
 
@@ -67,6 +75,50 @@ class CauseWait:
         """Seconds until the wait is over; None if there is none."""
         left = 0.0 if self._until is None else self._until - self._clock()
         return left if left > 0 else None
+
+
+class ReportedFailures:
+    """The failures of one round that are not exits: its workers hang, or the store is lost.
+
+    Args:
+        started_at: when the workers started, in seconds since the epoch.
+    """
+
+    def __init__(self, started_at: float = 0.0) -> None:
+        self.is_final = False  # whether no restart may follow
+        self.by_rank: dict[int, ProcessFailure] = {}  # global ranks; LAUNCHER for the store
+        self._started_at = started_at
+
+    def add_hang(self, hang: Hang, local_rank: int, pid: int) -> None:
+        """Add a worker that hangs."""
+        now = time.time()
+        self.is_final = hang.is_final
+        self.by_rank[hang.rank] = ProcessFailure(
+            local_rank,
+            pid,
+            ExitCode.HANG,
+            "",
+            error_file_data={"message": hang.text},
+            hung=True,
+            global_rank=hang.rank,
+            timestamp=now,
+            lifetime=max(now - self._started_at, 0.0),
+        )
+
+    def add_lost_store(self, error: WorkerStoreError) -> None:
+        """Add the loss of the workers' store.
+
+        Raises:
+            WorkerStoreHostError: a restart cannot fix it.
+        """
+        if isinstance(error, WorkerStoreHostError):
+            raise error
+        self.by_rank[LAUNCHER] = launcher_failure(str(error), ExitCode.CONTROL_PLANE_LOST)
+
+    def merge(self, exits: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
+        """Return these failures, and then those of exits of other workers, by global rank."""
+        others = {rank: each for rank, each in exits.items() if rank not in self.by_rank}
+        return {**self.by_rank, **others}
 
 
 class Results:
@@ -128,6 +180,10 @@ class Results:
                     "the workers cannot be started again after a failure, so the job ends: %s",
                     error,
                 )
+
+    def succeed(self, result: RunResult) -> None:
+        """All workers have succeeded."""
+        self.of_workers = result
 
     def fail(self, result: RunResult) -> None:
         """Workers have failed; reported in a moment, or now if no more will be known of it."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_LOOK = 0.5  # seconds between two checks for lost nodes, while this one waits for a round
+_CHECK_INTERVAL = 0.5  # seconds between two checks for lost nodes, while this one waits for a round
 _LEAVE_WAIT = 2.0  # seconds for a `shutdown` that is in progress to return after `leave`
 _AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace if workers resist SIGKILL
 
@@ -145,7 +145,7 @@ class RoundJoiner:
         results: get why a round did not form.
         notifier: is notified of each round.
         poller: waits, and is woken.
-        reporter: shows what is waited for, and ends a first round that takes too long.
+        wait_reporter: shows what is waited for, and ends a first round that takes too long.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class RoundJoiner:
         results: Results,
         notifier: Notifier,
         poller: Poller,
-        reporter: WaitReporter,
+        wait_reporter: WaitReporter,
     ) -> None:
         self._job = job
         self._group = workers.group
@@ -168,18 +168,17 @@ class RoundJoiner:
         self._results = results
         self._notifier = notifier
         self._poller = poller
-        self._reporter = reporter
+        self._wait_reporter = wait_reporter
         self._call: BackgroundCall[FormedRound] | None = None
         self._began = 0.0  # on the monotonic clock
         self._delay = 0.0  # seconds by which a restart policy has delayed the round
         self.waits_for = ""  # while the round is delayed
-        self.message = ""  # why the last round has formed, for the log
 
     def join(self) -> None:
         """Begin to wait for the next round, in a thread that may be abandoned."""
         self._notifier.notify(notifications.BeforeRendezvous)
         self._began = time.monotonic()
-        self._reporter.begin()
+        self._wait_reporter.begin()
         self._formed = self._preparing = None
         self._delay = 0.0
         self._note_delay()
@@ -191,7 +190,7 @@ class RoundJoiner:
     def _note_delay(self) -> None:
         """Notify listeners, once, that a restart policy has delayed the round."""
         delay = self._job.restart_delay()
-        self.waits_for = self._reporter.describe(self._job) if delay else ""
+        self.waits_for = self._wait_reporter.describe(self._job) if delay else ""
         if delay and not self._delay:
             self._delay = delay
             self._notifier.notify(notifications.RestartDelayed, delay)
@@ -203,17 +202,17 @@ class RoundJoiner:
             state: of the agent.
             logged: the last message about why the workers were stopped.
         """
-        self._poller.poll([], min(self._reporter.pause(), _LOOK))
-        self._peers.look_while_joining()
+        self._poller.poll([], min(self._wait_reporter.pause(), _CHECK_INTERVAL))
+        self._peers.log_losses()
         if self._formed is None:
             self._note_delay()
             call = self._call
             if call is None or not call.is_done():
-                error = self._reporter.look(self._job)
+                error = self._wait_reporter.report(self._job)
                 return [] if error is None else [self._fail(error, RoundFailed())]
             self._call = None
             self.waits_for = ""
-            self._reporter.end()
+            self._wait_reporter.end()
             call.join()
             if call.error is not None:
                 return [self._fail(call.error, self._peers.event_of_failed_round(call.error))]
@@ -228,9 +227,8 @@ class RoundJoiner:
         self._group.workers = formed.workers
         self._group.enter_round(info, info.agent_store)
         logged_now = "; ".join((logged, *self._peers.take_losses()))
-        self.message = describe_round(info, state, logged_now)
         self._reason = info.reason
-        event = RoundFormed(info.attempt, info.round)
+        event = RoundFormed(info.attempt, info.round, describe_round(info, state, logged_now))
         waited = max(duration - self._delay, 0.0)
         self._notifier.notify_round(event, waited, info.reason or logged)
         if self._prepare is not None:
@@ -294,7 +292,7 @@ class Preconditions:
             # Before its first round, this node knows nothing of others.
             fds = self._peers.fds() if is_member else ()
             self._poller.poll(fds, min(remaining, QUIET_INTERVAL))
-            return self._peers.look_while_stopping(is_clearing=False) if is_member else []
+            return self._peers.check_while_stopping(is_clearing=False) if is_member else []
         verdict = checks.verdict()
         if not verdict:
             return [NodeHealthy()]

@@ -49,13 +49,11 @@ class ReceivedSignal(NamedTuple):
         action: what the policy decides; STOP also for one that would end any program.
         at: when it arrived, in seconds that never go back, without the time that the main thread
             waited for a processor: the signal may have been sent at any time of it.
-        is_listed: whether the policy lists it.
     """
 
     signum: signal.Signals
     action: SignalAction
     at: float
-    is_listed: bool = True
 
 
 class SignalInbox:
@@ -187,14 +185,16 @@ class SignalInbox:
         self._apply_policy()
         return any(received.action is SignalAction.STOP for received in self._decided)
 
+    def is_listed(self, signum: signal.Signals) -> bool:
+        """Whether the policy lists a signal; others end any program."""
+        return signum in self._listed
+
     def _apply_policy(self) -> None:
         """Ask the policy once for each signal."""
         while self._received:
             signum, at = self._received.popleft()
-            if signum in self._listed:
-                self._decided.append(ReceivedSignal(signum, self._action(signum), at))
-            else:
-                self._decided.append(ReceivedSignal(signum, SignalAction.STOP, at, is_listed=False))
+            action = self._action(signum) if self.is_listed(signum) else SignalAction.STOP
+            self._decided.append(ReceivedSignal(signum, action, at))
 
     def _action(self, signum: signal.Signals) -> SignalAction:
         try:

@@ -11,6 +11,8 @@ from plaunch.values import Value, plain_dataclass
 if TYPE_CHECKING:
     import signal
 
+    from plaunch.rendezvous.job import JobOutcome
+
 
 class Phase(enum.Enum):
     """What the agent is doing."""
@@ -33,7 +35,7 @@ class Outcome(enum.Enum):
     FAILED = "failed"  # workers failed and no restart is left
     SIGNALLED = "signalled"  # a stop signal ended the job
     CLOSED = "closed"  # another node closed the rendezvous
-    LEFT = "left"  # this node was not needed
+    LEFT = "not_needed"  # the job does not need this node
     ERROR = "error"  # the rendezvous failed, or workers could not be started or stopped
 
 
@@ -111,10 +113,12 @@ class RoundFormed(AgentEvent):
     Args:
         attempt: how many restarts the job has used.
         round: the number of the round; None if the job does not count rounds.
+        message: why the round has formed, for the log; empty if that has been logged.
     """
 
     attempt: int = 0
     round: int | None = None
+    message: str = ""
 
     def number_after(self, state: State) -> int:
         """The number of the round, for an agent that was in `state`."""
@@ -165,9 +169,9 @@ class PeersUnreachable(AgentEvent):
 
 @plain_dataclass
 class JobEnded(AgentEvent):
-    """The job is over for all nodes: SUCCEEDED, FAILED or CLOSED."""
+    """The job is over for all nodes."""
 
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @plain_dataclass
@@ -212,8 +216,11 @@ class NodeUnhealthy(AgentEvent):
     """A health check has failed."""
 
 
+@plain_dataclass
 class StopFailed(AgentEvent):
-    """The stop sequence is over and a worker still runs."""
+    """The stop sequence is over and a worker still runs; `error` says which."""
+
+    error: BaseException | None = None
 
 
 class PeersFinished(AgentEvent):
@@ -247,7 +254,7 @@ class StartWorkers(Action):
 
 
 class StopWorkers(Action):
-    """Begin the stop sequence, with `Loop.soft_signal`; its end is an event."""
+    """Begin the stop sequence, with `AgentStatus.soft_signal`; its end is an event."""
 
 
 class ClearUp(Action):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Phase, State
@@ -25,6 +26,17 @@ class AgentStatus:
     def begin_run(self, state: State, inbox: SignalInbox, requests: Requests) -> None:
         """Set the first state of a run, and what receives its signals and requests."""
         self.state, self._inbox, self._requests = state, inbox, requests
+
+    @property
+    def soft_signal(self) -> signal.Signals:
+        """The signal that the workers are stopped with: the one that requested the stop.
+
+        It is SIGTERM if no policy lists that one, which workers may handle as a notice.
+        """
+        asked_by, inbox = self.state.asked_by, self._inbox
+        if asked_by is None or inbox is None or not inbox.is_listed(asked_by):
+            return signal.SIGTERM
+        return asked_by
 
     def is_running(self) -> bool:
         """Whether the agent's workers run and none has failed."""

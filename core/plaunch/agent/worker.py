@@ -264,7 +264,14 @@ def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
     """
     from plaunch.process.failure import ProcessFailure  # failures only
 
-    return ProcessFailure(LAUNCHER, os.getpid(), exitcode, "", global_rank=LAUNCHER, reply=text)
+    return ProcessFailure(
+        LAUNCHER,
+        os.getpid(),
+        exitcode,
+        "",
+        error_file_data={"message": text},
+        global_rank=LAUNCHER,
+    )
 
 
 def describe_worker(worker: Worker) -> WorkerInfo:

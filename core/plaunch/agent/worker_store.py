@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from plaunch._names import class_name
@@ -15,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.process.children import Popen
     from plaunch.process.components import Starter
     from plaunch.process.stopping.job import Reaper
 
 logger = logging.getLogger("plaunch")
+
+_STREAMS = ("stdin", "stdout", "stderr")
 
 
 class StoreRound(NamedTuple):
@@ -32,9 +32,10 @@ class StoreRound(NamedTuple):
         entrypoint: what the workers run: a function, or the path of a program.
         environ: the environment of the first worker of this node.
         start: starts a process of the launcher's own, once there are workers: takes a command, an
-            environment, from which secrets are removed, the descriptors `stdin`, `stdout` and
-            `stderr`, and `pass_fds`, as `subprocess.Popen` does. Such a process is not a worker,
-            and never outlives the launcher; its starter ends it.
+            environment, from which secrets are removed, and more arguments of
+            `subprocess.Popen`. With descriptors for all three streams, and nothing else but
+            `pass_fds`, the starter of workers may start it. Such a process is not a worker, and
+            never outlives the launcher; its caller ends it.
     """
 
     address: str
@@ -42,7 +43,7 @@ class StoreRound(NamedTuple):
     nodes: int
     entrypoint: Callable[..., Any] | str
     environ: Mapping[str, str]
-    start: Callable[..., Popen]
+    start: Callable[..., Any]
 
 
 class WorkerStore(Protocol):
@@ -112,7 +113,8 @@ class HostedStore:
         self, open_store: OpenStore, reaper: Reaper, starter: Starter | None = None
     ) -> None:
         self._open_store = open_store
-        self._start = partial(reaper.start_helper, starter=starter)
+        self._reaper = reaper
+        self._starter = starter
         self._store: WorkerStore | None = None
 
     def open(self, group: WorkerGroup, env: Mapping[str, str]) -> Sequence[int]:
@@ -143,6 +145,13 @@ class HostedStore:
             )
         )
         return self._store.fds()
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str], **options: Any) -> Any:
+        """Start a helper; by the starter of workers, if it knows all options."""
+        has_streams = all(isinstance(fd, int) and fd >= 0 for fd in map(options.get, _STREAMS))
+        is_known = has_streams and options.keys() <= {*_STREAMS, "pass_fds"}
+        start = self._starter.start_helper if self._starter is not None and is_known else None
+        return self._reaper.start_helper(command, environ, start=start, **options)
 
     def watch(self, pids: Collection[int]) -> None:
         """Record the workers of this node, which have been started."""

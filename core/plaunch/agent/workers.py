@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.process.stopping.stop import Stop
     from plaunch.process.streams import Streams
-    from plaunch.process.watches import HoldWatch
+    from plaunch.process.watches import HeldProcesses
 
 
 class Workers(Protocol):
@@ -24,15 +24,17 @@ class Workers(Protocol):
     Attributes:
         group: the workers, which change from round to round.
         holds: records what has suspended them.
-        is_final: whether no restart may follow their failure.
         settle_time: seconds after a failure in which others of the same cause are found; 0 if no
             more will be known of it.
     """
 
     group: WorkerGroup
-    holds: HoldWatch
-    is_final: bool
+    holds: HeldProcesses
     settle_time: float
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no restart may follow their failure."""
 
     def preparation(self) -> Callable[[], Mapping[str, float]] | None:
         """What must return before `start`, if anything; may block, and returns seconds by name."""
@@ -44,15 +46,15 @@ class Workers(Protocol):
         """The local ranks of workers that were forked by a starter."""
 
     def exit_fds(self) -> Sequence[int]:
-        """Descriptors that become readable when `look` or `tend` has something to do."""
+        """Descriptors that become readable when `check` or `tend_store` has something to do."""
 
     def due(self) -> float | None:
-        """Seconds until `look` and `tend` must be called in any case, or None."""
+        """Seconds until `check` and `tend_store` must be called in any case, or None."""
 
-    def look(self) -> RunResult:
-        """The state of the workers, without waiting."""
+    def check(self) -> RunResult:
+        """Return the state of the workers; does not wait."""
 
-    def tend(self) -> None:
+    def tend_store(self) -> None:
         """Provide what other nodes' workers need of this node, whose own workers have ended."""
 
     def begin_stop(self, signum: signal.Signals) -> Stop | None:
@@ -89,7 +91,7 @@ class Workers(Protocol):
         """
 
     def note_hang(self, hang: Hang) -> None:
-        """Make the next `look` fail the round, because its workers hang."""
+        """Make the next `check` fail the round, because its workers hang."""
 
     def wait_for_guests(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for the workers of other nodes to leave this node's store.

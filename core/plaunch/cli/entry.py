@@ -92,7 +92,7 @@ def end(code: int, patience: float = PATIENCE) -> NoReturn:
         or atexit._ncallbacks() > _OWN_EXIT_FUNCTIONS
         or threading.active_count() > 1
     ):
-        _WatchedEnd(code, patience).run()
+        _BoundedExit(code, patience).run()
     if sys.flags.inspect or "profile" in sys.modules:
         sys.exit(code)
     atexit._run_exitfuncs()
@@ -111,7 +111,7 @@ class _EndStep(enum.Enum):
     STREAMS = 2
 
 
-class _WatchedEnd:
+class _BoundedExit:
     """Runs the interpreter's exit steps while a thread watches the time."""
 
     def __init__(self, code: int, patience: float) -> None:

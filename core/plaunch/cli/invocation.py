@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.console import STDOUT
 from plaunch.cli.parser import COMMAND_LINE, installed_table
-from plaunch.errors import PlaunchError, PluginError, UsageError
+from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
     from plaunch.cli.parser import Arguments, OptionTable
     from plaunch.config import LaunchConfig
+    from plaunch.errors import PlaunchError
     from plaunch.launch.prepare import LaunchComponents
     from plaunch.options import Option
     from plaunch.plugin.manager import PluginManager
@@ -41,7 +41,6 @@ class Invocation:
         self.table = table
         self.plugins = plugins
         self.error = error
-        self._manager: PluginManager | None = None
         # The values by attribute; empty if they cannot be parsed.
         self.options: Mapping[str, Any] = {} if args is None else vars(args)
 
@@ -86,10 +85,9 @@ class Invocation:
         """
         from plaunch.plugin.manager import PluginManager  # after usage errors
 
-        self._manager = PluginManager.create(
+        return PluginManager.create(
             self.plugins, words=self.options.get("plugins", ()), entries=self.table.entries
         )
-        return self._manager
 
     def configure(self, manager: PluginManager) -> tuple[LaunchConfig, str]:
         """Create the settings from the options; also return what plugins have filled in.
@@ -100,7 +98,7 @@ class Invocation:
         from plaunch.cli.settings import config_from_args, fill_in
 
         args = self.parsed()
-        with self.naming_plugins():
+        with manager.naming_plugins():
             filled_in = fill_in(args, manager)
             return config_from_args(args, manager), filled_in
 
@@ -112,34 +110,8 @@ class Invocation:
         """
         from plaunch.launch.prepare import prepare  # commands only
 
-        with self.naming_plugins():
+        with manager.naming_plugins():
             return prepare(config, manager)
-
-    @contextlib.contextmanager
-    def naming_plugins(self) -> Iterator[None]:
-        """Run code that calls plugins without the guard; name the plugin in what it raises.
-
-        `sys.exit` is an error, too: plaunch itself never calls it here.
-
-        Raises:
-            PluginError: code of a plugin failed.
-        """
-        try:
-            yield
-        except PlaunchError:
-            raise
-        except (Exception, SystemExit) as error:
-            from plaunch.process.marks import owns_process
-
-            found = None if self._manager is None else self._manager.culprits.error_for(error)
-            if found is not None:
-                raise found from error
-            if isinstance(error, Exception) or not owns_process():
-                raise
-            raise PluginError(
-                f"something called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 "
-                "shows where"
-            ) from error
 
     def name_sources(self, text: str) -> str:
         """Return a message about options with the variables or files that set them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.console import COLORS, FORMATS
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
-from plaunch.plugin import metadata
+from plaunch.plugin import kinds
 from plaunch.process.components import START_METHODS
 from plaunch.process.signals import DEFAULT_SIGNALS
 
@@ -27,7 +27,7 @@ def max_restarts(text: str) -> int | str:
     return format_budgets(*parse_budgets(text))
 
 
-def _component(kind: metadata.Kind[Any], text: str, **more: Any) -> Option:
+def _component(kind: kinds.Kind[Any], text: str, **more: Any) -> Option:
     """Return the option that selects plugins of this kind by name."""
     shape = {"default": kind.default, "metavar": "NAME", "plugins": kind.name, **more}
     return Option((kind.flag,), text, **shape)
@@ -41,7 +41,7 @@ NODES = (
         metavar="N or MIN:MAX",
     ),
     _component(
-        metadata.DEVICE_COUNTS,
+        kinds.DEVICE_COUNTS,
         "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
         "(at most 65536; default: 1)",
         default="1",
@@ -70,7 +70,7 @@ NODES = (
 )
 RENDEZVOUS = (
     _component(
-        metadata.RENDEZVOUS,
+        kinds.RENDEZVOUS,
         "rendezvous backend: static, c10d, etcd-v2, or a plugin's name (default: static)",
     ),
     Option(
@@ -165,12 +165,12 @@ SUPERVISION = (
         read=max_restarts,
     ),
     _component(
-        metadata.RESTART_POLICIES,
+        kinds.RESTART_POLICIES,
         "policy that decides on restarts: standard, always, never, or a plugin's name (default: "
         "standard)",
     ),
     _component(
-        metadata.HEALTH_CHECKS,
+        kinds.HEALTH_CHECKS,
         "health checks of this node, before it joins and again after each failure: disk, memory, "
         "gpu, network, command:PROGRAM, or a plugin's name (default: none)",
         default=(),
@@ -213,7 +213,7 @@ SUPERVISION = (
         metavar="SIG,...",
     ),
     _component(
-        metadata.SIGNAL_POLICIES,
+        kinds.SIGNAL_POLICIES,
         "how signals are handled: torchrun (the listed signals stop the job), notify (some are "
         "passed on to the workers instead), or a plugin's name (default: torchrun)",
     ),
@@ -261,9 +261,9 @@ LOGS = (
         )
         for stream in ("stdout", "stderr")
     ),
-    _component(metadata.LOGS_SPECS, "plugin that decides where logs go (default: default)"),
+    _component(kinds.LOGS_SPECS, "plugin that decides where logs go (default: default)"),
     _component(
-        metadata.EVENT_HANDLERS,
+        kinds.EVENT_HANDLERS,
         "event handlers: null, console, jsonl, otel, or a plugin's name, separated by commas "
         "(default: null)",
         metavar="NAME,...",

@@ -204,7 +204,7 @@ def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionT
         words: the arguments of `-p`.
         environ: the environment variables, which may also select plugins.
     """
-    from plaunch.plugin.metadata import GROUPS as ENTRY_POINTS
+    from plaunch.plugin.kinds import GROUPS as ENTRY_POINTS
     from plaunch.plugin.metadata import scan
     from plaunch.plugin.options import Installed, Selection
 

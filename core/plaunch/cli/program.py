@@ -148,10 +148,7 @@ def _launch(invocation: Invocation, *, is_introduced: bool) -> dict[int, Any]:
     introduction = contextlib.nullcontext()
     if not is_introduced:
         introduction = _log_introduction(invocation.parsed(), config, filled_in)
-    with (
-        introduction as started,
-        invocation.naming_plugins(),
-    ):
+    with introduction as started:
         return launch_agent(
             config, entrypoint, arguments, manager=manager, show=show, started=started
         )

@@ -19,7 +19,7 @@ from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, advise, load_object
-from plaunch.plugin.metadata import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.kinds import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.logs import Std
 from plaunch.process.signals import parse_signals
 from plaunch.rendezvous.backend import traits_of

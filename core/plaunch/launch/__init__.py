@@ -81,7 +81,7 @@ def launch_agent(
         ChildFailedError: workers failed and no restart was left.
         SignalException: a stop signal ended the job.
         UsageError: a setting cannot be used; nothing was started.
-        PluginError: a plugin cannot be loaded, or broke the rules.
+        PluginError: a plugin cannot be loaded, breaks the rules, or raises another exception.
         RendezvousError: the nodes could not meet.
     """
     if manager is not None and plugins:
@@ -93,5 +93,6 @@ def launch_agent(
     if not config.run_id:
         config.run_id = make_run_id()
     request = LaunchRequest(config, entrypoint, args, health_check_server, show, started)
-    components = prepare(config, manager, has_health_server=health_check_server is not None)
+    with manager.naming_plugins():
+        components = prepare(config, manager, has_health_server=health_check_server is not None)
     return LaunchSession(request, manager, components).run()

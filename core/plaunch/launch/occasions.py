@@ -1,4 +1,4 @@
-"""What plugins do though none of their options is given: after a failure, and at a slow stop.
+"""What plugins do though none of their options is given: at a restart, a slow stop, a failure.
 
 A module that declares options names the class or function for an occasion, which is imported at
 that occasion. So a launch without it pays nothing.
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
 from plaunch.parts import load_object
-from plaunch.plugin.extensions import START_BOUND, STOP_BOUND, AgentControl, ExtensionRunner
-from plaunch.plugin.guard import bounded_call
+from plaunch.plugin.extensions import AgentControl, ExtensionRunner
 
 if TYPE_CHECKING:
     from plaunch.agent.local import LocalElasticAgent
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.launch.prepare import LaunchComponents
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.manager import PluginManager
 
 logger = logging.getLogger("plaunch")
@@ -39,14 +39,15 @@ def run_after_failure(
     Those of plugins that have an option set are left out: they run from the start. An extension
     that fails is logged: the failure of the launch matters more.
     """
+    guard = manager.guard
     for plugin in manager.plugin_options():
         path = plugin.declared("AFTER_FAILURE")
         if not path or plugin.name in components.used_plugins:
             continue
         create = partial(_create, path, components.context)
         try:
-            extension = bounded_call(plugin.who, "AFTER_FAILURE", create, START_BOUND)
-            item = ExtensionRunner(plugin.who, extension)
+            extension = guard.call(plugin.who, "AFTER_FAILURE", create, guard.limits.start)
+            item = ExtensionRunner(plugin.who, extension, guard)
             item.start(AgentControl(agent, item.who, agent.snapshot, log=log))
         except PlaunchError as error:
             logger.warning("%s", error)
@@ -56,23 +57,25 @@ def run_after_failure(
         item.end()
 
 
-def watch_slow_stops(manager: PluginManager, context: PluginContext) -> list[Notify]:
-    """Create the listeners that plugins with options name with `ON_SLOW_STOP`.
+def create_listeners(manager: PluginManager, context: PluginContext, occasion: str) -> list[Notify]:
+    """Create the listeners that plugins with options name with `ON_RESTART` or `ON_SLOW_STOP`.
 
     One that cannot be created, or fails, is logged and not called again.
     """
     return [
-        _SlowStopListener(plugin.who, partial(_create, path, context))
+        _OccasionListener(manager.guard, plugin.who, occasion, partial(_create, path, context))
         for plugin in manager.plugin_options()
-        if (path := plugin.declared("ON_SLOW_STOP"))
+        if (path := plugin.declared(occasion))
     ]
 
 
-class _SlowStopListener:
+class _OccasionListener:
     """Passes notifications to a listener of a plugin, which is created at the first one."""
 
-    def __init__(self, who: str, create: partial[Any]) -> None:
+    def __init__(self, guard: CallGuard, who: str, occasion: str, create: partial[Any]) -> None:
+        self._guard = guard
         self._who = who
+        self._occasion = occasion
         self._create = create
         self._listen: Notify | None = None
         self._is_off = False
@@ -80,8 +83,9 @@ class _SlowStopListener:
     def __call__(self, notification: Notification) -> None:
         if self._is_off:
             return
+        call = partial(self._call, notification)
         try:
-            bounded_call(self._who, "ON_SLOW_STOP", partial(self._call, notification), STOP_BOUND)
+            self._guard.call(self._who, self._occasion, call, self._guard.limits.stop)
         except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
             self._is_off = True
             logger.warning("%s; it is not called again", error)

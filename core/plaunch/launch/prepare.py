@@ -21,7 +21,7 @@ from plaunch.plugin.contributions import (
     find_worker_store,
 )
 from plaunch.plugin.extensions import create_extensions
-from plaunch.plugin.metadata import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.kinds import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits_of
 
@@ -185,7 +185,7 @@ def prepare(
     context = config.context(logs_specs)
     used = manager.use_options(config.options, _environment(has_health_server))
     made = manager.make(SIGNAL_POLICIES, config.signal_policy, context)
-    signal_policy = LaunchSignalPolicy(made, manager.who_made(made), manager.guard.limits.decision)
+    signal_policy = LaunchSignalPolicy(made, manager.guard, manager.who_made(made))
     restart_policy = LaunchRestartPolicy(manager, context)
     checks = None
     if config.health_checks:

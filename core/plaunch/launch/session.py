@@ -6,14 +6,14 @@ import functools
 import logging
 import math
 import os
-import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.components import AgentServices
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.messages import WaitReporter, read_wait
-from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
+from plaunch.agent.notifications import BeforeRendezvous, BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
 from plaunch.agent.rounds import release_rendezvous, shut_down
@@ -26,13 +26,12 @@ from plaunch.errors import (
 from plaunch.launch.prepare import create_rendezvous
 from plaunch.plugin.contributions import LaunchLogsSpecs, find_worker_env, notify
 from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
-from plaunch.plugin.guard import bounded_call
-from plaunch.plugin.metadata import RENDEZVOUS
+from plaunch.plugin.kinds import RENDEZVOUS
 from plaunch.process.failure import NOT_AVAILABLE
 from plaunch.process.streams import OutputStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.worker import RunResult
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 CLOSE_TIMEOUT = 60.0  # seconds to wait for the logs spec to clean up
-HURRIED_CLOSE = 10.0  # seconds for the same when a signal has ended the job
+CLOSE_TIMEOUT_AFTER_STOP = 10.0  # seconds for the same when a signal has ended the job
 
 
 class LaunchSession:
@@ -63,18 +62,19 @@ class LaunchSession:
     ) -> None:
         self._request = request
         self._manager = manager
+        self._guard = guard = manager.guard
         self._components = components
         self._grace = request.config.shutdown_timeout or 0.0  # seconds
         self._output_stats = OutputStats()
         self._watchdog = LoopWatchdog(self._grace + TURN_BOUND, progress=self._last_progress)
         self._logs_specs = LaunchLogsSpecs(
-            components.logs_specs, manager.guard, manager.who_made(components.logs_specs)
+            components.logs_specs, guard, manager.who_made(components.logs_specs)
         )
         backend = manager.who(RENDEZVOUS, request.config.rdzv_backend)
-        self._waiting = WaitReporter(
+        self._wait_reporter = WaitReporter(
             request.config.start_timeout,
             show=request.show,
-            read=manager.guard.limit_call(backend, "describe_wait", read_wait),
+            read=guard.limited(backend, "describe_wait", read_wait),
         )
         self._log = EventLog()
         self._agent: LocalElasticAgent | None = None
@@ -82,7 +82,6 @@ class LaunchSession:
         self._result: RunResult | None = None
         self._leaves = False  # whether the job may continue without this node
         self._has_succeeded = False
-        self._slow_stops: list[Notify] | None = None  # None before the first slow stop
 
     def run(self) -> dict[int, Any]:
         """Run the workers; the value of each by global rank.
@@ -92,9 +91,9 @@ class LaunchSession:
         """
         try:
             with ExitStack() as stack:
-                stack.enter_context(self._manager.stop_waiting_when(self._is_asked_to_end))
                 self._subscribe()
                 stack.push(self._finish)
+                stack.enter_context(self._manager.naming_plugins())
                 self._log.add(self._request.started_notification())
                 return self._run_agent(stack)
         except SignalException:
@@ -107,7 +106,7 @@ class LaunchSession:
     def _subscribe(self) -> None:
         """Subscribe what reads the log of the launch, in the order of the calls."""
         components, config, log = self._components, self._request.config, self._log
-        log.subscribe(self._watch_slow_stops)
+        log.subscribe(_Occasion("ON_SLOW_STOP", _is_slow_stop, self._create_listeners).handle)
         log.subscribe(self._release_threads)
         log.subscribe(functools.partial(notify, self._manager))
         if components.publish_events is not None:
@@ -117,7 +116,8 @@ class LaunchSession:
                 lambda: self._logs_specs.create_run_dir(config.run_id),
                 [item for item in components.extensions if item.takes_events],
             )
-            log.subscribe(self._events)
+            log.subscribe(self._events.handle_notification)
+        log.subscribe(_Occasion("ON_RESTART", _is_restart, self._create_listeners).handle)
         if self._request.forks_workers:
             log.subscribe(self._rest_threads)
 
@@ -138,8 +138,7 @@ class LaunchSession:
                 if starter is not None:
                     command = self._request.worker_command()
                     starter.begin(command, {**os.environ, **config.worker_env})
-                with self._manager.culprits.refusing_exits():
-                    result = self._result = agent.run()
+                result = self._result = agent.run()
             for item in components.extensions:
                 item.note_result(result)
             self._leaves = agent.is_asked_to_end() and not agent.has_ended_job
@@ -171,7 +170,7 @@ class LaunchSession:
                 restart_policy=components.restart_policy,
                 health_checks=components.health_checks,
                 notify=self._notify,
-                waiting=self._waiting,
+                wait_reporter=self._wait_reporter,
                 watchdog=self._watchdog,
                 worker_env=self._worker_env,
                 binder=components.binder,
@@ -179,6 +178,7 @@ class LaunchSession:
                 starter=components.starter,
                 output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
+                status=self._guard.status,
             ),
         )
 
@@ -187,7 +187,7 @@ class LaunchSession:
             snapshot_of_launch,
             agent,
             handler,
-            self._waiting,
+            self._wait_reporter,
             self._watchdog,
             self._output_stats,
             self._events,
@@ -212,11 +212,12 @@ class LaunchSession:
 
         It does not name error files that are gone when the report is read; their content is in it.
         """
-        folder = getattr(self._components.logs_specs, "temporary_dir", None)
-        for failure in result.failures.values():
+        folder = self._components.logs_specs.temporary_dir
+        failures = dict(result.failures)
+        for rank, failure in failures.items():
             if folder and failure.error_file.startswith(os.path.join(folder, "")):
-                failure.error_file = NOT_AVAILABLE
-        return result.error(self._request.name)
+                failures[rank] = replace(failure, error_file=NOT_AVAILABLE)
+        return replace(result, failures=failures).error(self._request.name)
 
     def _run_after_failure(self, agent: LocalElasticAgent) -> None:
         from plaunch.launch.occasions import run_after_failure  # failures only
@@ -226,16 +227,14 @@ class LaunchSession:
     def _close_logs(self) -> None:
         """Let the logs spec delete what it does not keep; its errors do not change the outcome."""
         logs_specs = self._components.logs_specs
-        hurried = time.monotonic() + HURRIED_CLOSE
+        is_asked = self._guard.status.is_asked_to_end()
         try:
-            bounded_call(
+            self._guard.call(
                 self._manager.who_made(logs_specs),
                 "close",
                 functools.partial(logs_specs.close, self._has_succeeded),
-                CLOSE_TIMEOUT,
-                lambda: time.monotonic() > hurried and self._is_asked_to_end(),
+                CLOSE_TIMEOUT_AFTER_STOP if is_asked else CLOSE_TIMEOUT,
                 advice="; plaunch does not wait for it any longer",
-                warns=False,
             )
         except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
             logger.warning("the logs spec could not clean up: %s", error)
@@ -247,34 +246,23 @@ class LaunchSession:
 
     # --- called by the agent ----------------------------------------------------------------------
 
-    def _is_asked_to_end(self) -> bool:
-        self._watchdog.waits()
-        agent = self._agent
-        return agent is not None and agent.is_asked_to_end()
-
     def _last_progress(self) -> float:
         # A slow console may take long to show the last of the output. Only then does it count:
         # while workers run, other threads look after their output.
         agent = self._agent
-        return (
-            -math.inf if agent is None or agent.snapshot().pids else self._output_stats.last_shown()
-        )
+        is_showing = agent is not None and not agent.snapshot().pids
+        shown = self._output_stats.last_shown() if is_showing else -math.inf
+        return max(shown, self._guard.last_wait)
 
     def _notify(self, notification: Notification) -> None:
         """Add to the log what the agent does."""
-        self._watchdog.waits()
+        self._watchdog.touch()
         self._log.add(notification)
 
-    def _watch_slow_stops(self, notification: Notification) -> None:
-        """Pass on notifications from the first stop on in which workers do not end at once."""
-        if self._slow_stops is None:
-            if not (isinstance(notification, Stopping) and notification.step.step == "waiting"):
-                return
-            from plaunch.launch.occasions import watch_slow_stops  # most workers end at once
+    def _create_listeners(self, occasion: str) -> list[Notify]:
+        from plaunch.launch.occasions import create_listeners  # most launches have no occasion
 
-            self._slow_stops = watch_slow_stops(self._manager, self._components.context)
-        for listen in self._slow_stops:
-            listen(notification)
+        return create_listeners(self._manager, self._components.context, occasion)
 
     def _release_threads(self, notification: Notification) -> None:
         """Let plugins use the processors, which they leave to the start of workers."""
@@ -291,14 +279,45 @@ class LaunchSession:
             return
         for item in self._components.extensions:
             item.rest()
-        for who in self._manager.left_behind():
+        for call in self._guard.left_behind():
             logger.warning(
-                "%s has not returned from a hook; workers are forked meanwhile, and a lock that "
-                "the hook holds stays locked in them (use --start-method=spawn to avoid this)",
-                who,
+                "%s; workers are forked meanwhile, and a lock that this call holds stays locked "
+                "in them (use --start-method=spawn to avoid this)",
+                call,
             )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
-        self._watchdog.waits()
+        self._watchdog.touch()
         added = find_worker_env(self._manager, worker, env)
         return {**self._request.config.worker_env, **added}
+
+
+class _Occasion:
+    """Passes notifications to the listeners for an occasion, from the first on that begins it."""
+
+    def __init__(
+        self,
+        name: str,
+        begins: Callable[[Notification], bool],
+        create: Callable[[str], list[Notify]],
+    ) -> None:
+        self._name = name
+        self._begins = begins
+        self._create = create
+        self._listeners: list[Notify] | None = None
+
+    def handle(self, notification: Notification) -> None:
+        if self._listeners is None:
+            if not self._begins(notification):
+                return
+            self._listeners = self._create(self._name)
+        for listen in self._listeners:
+            listen(notification)
+
+
+def _is_slow_stop(notification: Notification) -> bool:
+    return isinstance(notification, Stopping) and notification.step.step == "waiting"
+
+
+def _is_restart(notification: Notification) -> bool:
+    return isinstance(notification, BeforeRendezvous) and notification.group.round >= 0

@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from plaunch.plugin.contributions import notify as notify
     from plaunch.plugin.extensions import create_extensions as create_extensions
     from plaunch.plugin.guard import CallLimits as CallLimits
-    from plaunch.plugin.guard import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hooks import HookResult as HookResult
     from plaunch.plugin.hooks import Implementation as Implementation
+    from plaunch.plugin.hooks import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
+    from plaunch.plugin.kinds import ALL_KINDS as ALL_KINDS
+    from plaunch.plugin.kinds import DEVICE_COUNTS as DEVICE_COUNTS
+    from plaunch.plugin.kinds import ENGINES as ENGINES
+    from plaunch.plugin.kinds import EVENT_HANDLERS as EVENT_HANDLERS
+    from plaunch.plugin.kinds import HEALTH_CHECKS as HEALTH_CHECKS
+    from plaunch.plugin.kinds import KINDS as KINDS
+    from plaunch.plugin.kinds import LIFECYCLE as LIFECYCLE
+    from plaunch.plugin.kinds import LOGS_SPECS as LOGS_SPECS
+    from plaunch.plugin.kinds import RENDEZVOUS as RENDEZVOUS
+    from plaunch.plugin.kinds import RESTART_POLICIES as RESTART_POLICIES
+    from plaunch.plugin.kinds import SCHEDULERS as SCHEDULERS
+    from plaunch.plugin.kinds import SIGNAL_POLICIES as SIGNAL_POLICIES
+    from plaunch.plugin.kinds import WITH_OPTIONS as WITH_OPTIONS
+    from plaunch.plugin.kinds import DeviceCounter as DeviceCounter
+    from plaunch.plugin.kinds import EngineFactory as EngineFactory
+    from plaunch.plugin.kinds import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.kinds import HealthCheckFactory as HealthCheckFactory
+    from plaunch.plugin.kinds import Kind as Kind
+    from plaunch.plugin.kinds import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.kinds import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.kinds import RestartPolicyFactory as RestartPolicyFactory
+    from plaunch.plugin.kinds import Scheduler as Scheduler
+    from plaunch.plugin.kinds import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.manager import PluginManager as PluginManager
-    from plaunch.plugin.metadata import ALL_KINDS as ALL_KINDS
-    from plaunch.plugin.metadata import DEVICE_COUNTS as DEVICE_COUNTS
-    from plaunch.plugin.metadata import ENGINES as ENGINES
-    from plaunch.plugin.metadata import EVENT_HANDLERS as EVENT_HANDLERS
-    from plaunch.plugin.metadata import HEALTH_CHECKS as HEALTH_CHECKS
-    from plaunch.plugin.metadata import KINDS as KINDS
-    from plaunch.plugin.metadata import LIFECYCLE as LIFECYCLE
-    from plaunch.plugin.metadata import LOGS_SPECS as LOGS_SPECS
-    from plaunch.plugin.metadata import RENDEZVOUS as RENDEZVOUS
-    from plaunch.plugin.metadata import RESTART_POLICIES as RESTART_POLICIES
-    from plaunch.plugin.metadata import SCHEDULERS as SCHEDULERS
-    from plaunch.plugin.metadata import SIGNAL_POLICIES as SIGNAL_POLICIES
-    from plaunch.plugin.metadata import WITH_OPTIONS as WITH_OPTIONS
-    from plaunch.plugin.metadata import DeviceCounter as DeviceCounter
-    from plaunch.plugin.metadata import EngineFactory as EngineFactory
     from plaunch.plugin.metadata import EntryPoint as EntryPoint
-    from plaunch.plugin.metadata import EventHandlerFactory as EventHandlerFactory
-    from plaunch.plugin.metadata import HealthCheckFactory as HealthCheckFactory
-    from plaunch.plugin.metadata import Kind as Kind
-    from plaunch.plugin.metadata import LogsSpecsFactory as LogsSpecsFactory
-    from plaunch.plugin.metadata import RendezvousFactory as RendezvousFactory
-    from plaunch.plugin.metadata import RestartPolicyFactory as RestartPolicyFactory
-    from plaunch.plugin.metadata import Scheduler as Scheduler
-    from plaunch.plugin.metadata import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.options import Installed as Installed
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.options import installed_plugins as installed_plugins
@@ -61,15 +61,17 @@ __getattr__, __dir__, __all__ = attach(
         ".extensions": "create_extensions",
         ".context": "PluginContext",
         ".hookspecs": "hookimpl",
-        ".guard": "CallLimits LoadedPlugin",
-        ".hooks": "HookResult Implementation",
+        ".guard": "CallLimits",
+        ".hooks": "HookResult Implementation LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
-        ".metadata": (
+        ".kinds": (
             "ALL_KINDS DEVICE_COUNTS ENGINES EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE "
             "LOGS_SPECS RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS "
-            "DeviceCounter EngineFactory EntryPoint EventHandlerFactory HealthCheckFactory Kind "
-            "LogsSpecsFactory RendezvousFactory RestartPolicyFactory Scheduler SignalPolicyFactory"
+            "DeviceCounter EngineFactory EventHandlerFactory HealthCheckFactory Kind "
+            "LogsSpecsFactory RendezvousFactory RestartPolicyFactory Scheduler "
+            "SignalPolicyFactory"
         ),
+        ".metadata": "EntryPoint",
     },
 )

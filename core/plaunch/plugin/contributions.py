@@ -7,7 +7,6 @@ The agent calls some of them through the classes here, which limit the time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,9 @@ from plaunch.agent import notifications
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, UsageError
 from plaunch.parts import OPEN_WORKER_STORE, package_of
-from plaunch.plugin.metadata import WITH_OPTIONS
+from plaunch.plugin.kinds import WITH_OPTIONS
 from plaunch.process.components import is_asked_for
-from plaunch.process.logs import LogsSpecs, has_sinks, open_streams
+from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,8 +62,8 @@ class LaunchBinder:
     """
 
     def __init__(self, binder: Binder, guard: CallGuard, who: str) -> None:
-        self._plan = guard.limit_call(who, "plan", binder.plan)
-        self._environment = guard.limit_call(who, "environment", binder.environment)
+        self._plan = guard.limited(who, "plan", binder.plan)
+        self._environment = guard.limited(who, "environment", binder.environment)
 
     def plan(self, nprocs: int) -> Mapping[int, Binding]:
         """Return the bindings by local rank."""
@@ -92,10 +91,10 @@ class LaunchLogsSpecs(LogsSpecs):
         self._guard = guard
         self._who = who
         self._reify = self._limit("reify", specs.reify)
-        self._open_streams = self._limit("open_streams", partial(open_streams, specs))
+        self._open_streams = self._limit("open_streams", specs.open_streams)
 
     def _limit(self, doing: str, function: Callable[..., object]) -> Callable[..., Any]:
-        return self._guard.limit_call(self._who, doing, function)
+        return self._guard.limited(self._who, doing, function)
 
     @property
     def root_log_dir(self) -> str | None:
@@ -105,7 +104,7 @@ class LaunchLogsSpecs(LogsSpecs):
     @property
     def temporary_dir(self) -> str | None:
         """The folder that `close` removes, if any."""
-        return getattr(self._specs, "temporary_dir", None)
+        return self._specs.temporary_dir
 
     def create_run_dir(self, run_id: str) -> str | None:
         """Create the folder of this launch, and return it."""
@@ -119,8 +118,7 @@ class LaunchLogsSpecs(LogsSpecs):
 
     def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
         """Open the streams that carry the workers' output to `dest`."""
-        if has_sinks(self._specs):
-            options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
+        options.setdefault("open_sink", self._limit("open_sink", self._specs.open_sink))
         streams: Streams = self._open_streams(dest, nprocs, **options)
         return streams
 
@@ -174,7 +172,7 @@ def find_worker_store(manager: PluginManager, context: PluginContext) -> OpenSto
         does="host the workers' store",
     )
     if found is not None:
-        return manager.guard.limit_call(found.who, "opening the workers' store", found.value)
+        return manager.guard.limited(found.who, "opening the workers' store", found.value)
     # Unless it is blocked, or has been loaded for its options and has not offered its store.
     own = {plugin.name for plugin in manager.plugin_options(package_of(OPEN_WORKER_STORE))}
     asked = {one.name for one in manager.selected() if one.kind == WITH_OPTIONS.name}

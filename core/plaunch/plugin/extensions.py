@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch import parts
+from plaunch.agent.extensions import Extension
 from plaunch.agent.states import RequestKind
 from plaunch.errors import PlaunchError, PluginError, ThreadStartError, one_line
-from plaunch.plugin.guard import bounded_call
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent.extensions import Control, Extension, Progress, Snapshot
+    from plaunch.agent.extensions import Control, Progress, Snapshot
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.messages import WaitReporter
     from plaunch.agent.notifications import Notification
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.hooks import HookResult
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.streams import OutputStats
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 HOOK = "plaunch_extensions"
-START_BOUND = 10.0  # seconds
-STOP_BOUND = 2.0  # seconds
-REST_BOUND = 1.0  # seconds for its threads to end before workers are forked, or to restart
 MOST_STATE = 200  # characters of a state that an extension shows
 _METHODS = ("start", "handle", "stop")
 
@@ -50,25 +48,17 @@ class ExtensionRunner:
 
     Args:
         who: its plugin, for messages.
-        extension: the extension.
-        start_timeout: seconds to wait for its `start`.
-        stop_timeout: seconds to wait for its `stop`.
+        given: the extension, or an object with methods of one.
+        guard: calls it.
     """
 
-    def __init__(
-        self,
-        who: str,
-        extension: Extension,
-        start_timeout: float = START_BOUND,
-        stop_timeout: float = STOP_BOUND,
-    ) -> None:
-        self.who: str = getattr(extension, "known_as", who)  # in requests and messages
+    def __init__(self, who: str, given: object, guard: CallGuard) -> None:
+        self._extension = extension = _adopt(given)
+        self.who = extension.known_as or who  # in requests and messages
+        self.takes_events = extension.takes_events
         self._plugin = who
-        self.takes_events: bool = getattr(extension, "takes_events", True)
         self._result: RunResult | None = None
-        self._extension = extension
-        self._start_timeout = start_timeout
-        self._stop_timeout = stop_timeout
+        self._guard = guard
         self._is_started = False
 
     def start(self, control: Control) -> None:
@@ -78,11 +68,11 @@ class ExtensionRunner:
             PlaunchError: raised by the extension.
             PluginError: it failed, or has not returned in time.
         """
-        bounded_call(
+        self._guard.call(
             f"an extension of {self._plugin}",
             "start",
             partial(self._extension.start, control),
-            self._start_timeout,
+            self._guard.limits.start,
             passing=(PlaunchError,),
             advice="; fix what it waits for, or leave out its options",
         )
@@ -105,25 +95,32 @@ class ExtensionRunner:
     def end(self) -> None:
         """Stop the extension if it takes no events; otherwise its event queue stops it."""
         if not self.takes_events:
-            self._call("stop", self.close, self._stop_timeout)
+            self._call("stop", self.close, self._guard.limits.stop)
 
     def rest(self) -> None:
-        """Have the extension end its threads before the process forks, if it has such a method."""
-        self._call("rest", getattr(self._extension, "rest", None))
+        """Have the extension end its threads before the process forks."""
+        self._call("rest", self._extension.rest, self._guard.limits.notification)
 
     def release(self) -> None:
         """Let the extension continue after `rest`."""
-        self._call("release", getattr(self._extension, "release", None))
+        self._call("release", self._extension.release, self._guard.limits.notification)
 
-    def _call(
-        self, method: str, function: Callable[[], object] | None, bound: float = REST_BOUND
-    ) -> None:
-        if function is None:
-            return
+    def _call(self, method: str, function: Callable[[], object], seconds: float) -> None:
         try:
-            bounded_call(f"an extension of {self._plugin}", method, function, bound)
+            self._guard.call(f"an extension of {self._plugin}", method, function, seconds)
         except PluginError as error:
             logger.warning("%s", error)
+
+
+def _adopt(given: object) -> Extension:
+    """Return an extension; an object with methods of one gets the defaults of the others."""
+    if isinstance(given, Extension):
+        return given
+    extension = Extension()
+    for name in ("start", "handle", "stop", "rest", "release", "takes_events", "known_as"):
+        if hasattr(given, name):
+            setattr(extension, name, getattr(given, name))
+    return extension
 
 
 class LaunchEvents(Protocol):
@@ -133,7 +130,7 @@ class LaunchEvents(Protocol):
     def dropped(self) -> Mapping[str, int]:
         """How many events were lost, by the name of the reader."""
 
-    def __call__(self, notification: Notification) -> None:
+    def handle_notification(self, notification: Notification) -> None:
         """Create the events of `notification`; blocks only at a fork and at the last one."""
 
     def start(self, extension: Any) -> None:
@@ -143,7 +140,7 @@ class LaunchEvents(Protocol):
 def snapshot_of_launch(
     agent: LocalElasticAgent,
     handler: RendezvousHandler,
-    waiting: WaitReporter,
+    wait_reporter: WaitReporter,
     watchdog: LoopWatchdog,
     output_stats: OutputStats,
     events: LaunchEvents | None,
@@ -153,7 +150,7 @@ def snapshot_of_launch(
     Args:
         agent: the agent.
         handler: the rendezvous handler.
-        waiting: describes what the handler waits for.
+        wait_reporter: describes what the handler waits for.
         watchdog: of the agent's loop.
         output_stats: counts the workers' output.
         events: counts lost events; None if the launch makes no events.
@@ -161,7 +158,7 @@ def snapshot_of_launch(
     snapshot = agent.snapshot()
     return replace(
         snapshot,
-        waits_for=snapshot.waits_for or ("" if snapshot.pids else waiting.describe(handler)),
+        waits_for=snapshot.waits_for or ("" if snapshot.pids else wait_reporter.describe(handler)),
         overdue=watchdog.overdue(),
         patience=watchdog.patience(),
         output=output_stats.counts(),
@@ -307,5 +304,5 @@ def create_extensions(manager: PluginManager, context: PluginContext) -> list[Ex
                     f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
                     f"{', '.join(_METHODS)}"
                 )
-            found.append(ExtensionRunner(who, extension))
+            found.append(ExtensionRunner(who, extension, manager.guard))
     return found

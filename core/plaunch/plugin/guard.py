@@ -1,15 +1,13 @@
 """The guard: how plaunch calls code of a plugin.
 
-Each call runs on its own thread. plaunch waits for a limited time, then abandons the thread. Errors
-name the plugin, its distribution and version, and the function. plaunch's own plugins are called in
-the same way.
+`CallGuard.call` makes every such call, on a thread of its own. plaunch waits for a limited time,
+then abandons the thread. Errors name the plugin, its distribution and version, and the function.
+plaunch's own plugins are called in the same way.
 
-`bounded_call` makes every such call. `Hooks` wraps each hook implementation in it when a plugin is
-registered, `CallGuard.limit_call` a method that the agent's loop calls.
-
-Imports are the exception: they stay on the calling thread and have no time limit, since some
-packages install signal handlers, which Python allows on the main thread only. `import_errors` names
-the plugin in their errors.
+Two things run on the calling thread, without a time limit. Imports do, since some packages install
+signal handlers, which Python allows on the main thread only; `metadata.import_errors` names the
+plugin in their errors. Methods that the agent or the rendezvous calls directly do as well;
+`Culprits.naming_plugins` finds the plugin by the traceback.
 """
 
 from __future__ import annotations
@@ -17,18 +15,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import signal
 import sys
 import threading
-from contextlib import ExitStack
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.errors import PluginError, PluginLoadError, SignalException, one_line
-from plaunch.plugin.metadata import ALL_KINDS, FIRST_PARTY, LIFECYCLE
+from plaunch.agent.status import AgentStatus
+from plaunch.errors import PlaunchError, PluginError, one_line
+from plaunch.process.marks import owns_process
 from plaunch.process.proc import read_masks
 from plaunch.threads import BoundedCall
-from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,53 +36,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 WARN_AFTER = 10.0  # seconds after which a longer wait is logged
-
-_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
 
 
 # --- whose code it is -----------------------------------------------------------------------------
 
 
-@plain_dataclass
-class LoadedPlugin(Value):
-    """A plugin of this launch, and where it comes from.
-
-    `distribution` and `version` are empty for plugins passed in code and for modules named with
-    `-p`; `module` is the module that was imported, or that defines the object.
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    module: str
-
-    @property
-    def is_first_party(self) -> bool:
-        """Whether the plugin comes with plaunch."""
-        return self.distribution == FIRST_PARTY
-
-    @property
-    def origin(self) -> str:
-        """Its module, after its distribution and version if it was installed."""
-        if not self.distribution:
-            return f"module {self.module}"
-        release = f"{self.distribution} {self.version}".rstrip()
-        return f"distribution {release}, module {self.module}"
-
-    @property
-    def who(self) -> str:
-        """Its name in messages: kind, name and origin."""
-        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
-
-
 class Culprits:
-    """Finds the third-party plugin whose code raised an exception, by the traceback.
-
-    For code that plaunch calls without the guard, such as methods of a rendezvous handler.
-    plaunch's own plugins are not recorded: a bug in one of them is an internal error.
-    """
+    """Finds the third-party plugin whose code raised an exception, by the traceback."""
 
     def __init__(self) -> None:
         self._modules: dict[str, str] = {}
@@ -119,19 +79,28 @@ class Culprits:
         return PluginError(f"{who} failed{doing}: {one_line(error)}")
 
     @contextlib.contextmanager
-    def refusing_exits(self) -> Iterator[None]:
-        """Run a launch; convert `sys.exit` in a plugin to an error.
+    def naming_plugins(self) -> Iterator[None]:
+        """Run a launch; name the plugin in an exception that its code has raised.
+
+        `sys.exit` is an error, too, unless a program calls it that launches from its own process.
 
         Raises:
-            PluginError: a plugin called `sys.exit`.
+            PluginError: code of a plugin failed, or something called `sys.exit` in the launcher.
         """
         try:
             yield
-        except SystemExit as error:
+        except PlaunchError:
+            raise
+        except (Exception, SystemExit) as error:
             found = self.error_for(error)
-            if found is None:
-                raise  # called by the program that launches
-            raise found from error
+            if found is not None:
+                raise found from error
+            if isinstance(error, Exception) or not owns_process():
+                raise
+            raise PluginError(
+                f"something called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 "
+                "shows where"
+            ) from error
 
     def _owner(self, frame: FrameType) -> str | None:
         name = frame.f_globals.get("__name__")
@@ -155,35 +124,6 @@ def _is_namespace(package: str) -> bool:
 
 class NotReturnedError(PluginError):
     """Code of a plugin has not returned in time. Its thread may still run."""
-
-    def __init__(self, text: str, call: BoundedCall) -> None:
-        super().__init__(text)
-        self.call = call
-
-
-@contextlib.contextmanager
-def import_errors(
-    failure: str,
-    *,
-    advice: Callable[[BaseException], str] = lambda error: "",
-) -> Iterator[None]:
-    """Import a plugin on this thread; convert what that raises into an error that names it.
-
-    SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
-
-    Args:
-        failure: the beginning of the message: the plugin, and what failed.
-        advice: returns the end of the message for an exception.
-
-    Raises:
-        PluginLoadError: the import failed.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, SignalException):
-        raise
-    except BaseException as error:
-        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 @contextlib.contextmanager
@@ -226,9 +166,12 @@ class CallLimits(NamedTuple):
 
     Args:
         hook: for an implementation of a hook with a result.
-        notification: for an implementation of a notification hook.
+        notification: for an implementation of a notification hook, and for `rest` and `release` of
+            an extension.
         component: for a factory, and for a method of a component.
         decision: for a decision of a signal policy or a restart policy.
+        start: for `start` of an extension.
+        stop: for `stop` of an extension.
         others: for hooks and methods with a limit of their own, by name.
     """
 
@@ -236,6 +179,8 @@ class CallLimits(NamedTuple):
     notification: float = 1.0
     component: float = 60.0
     decision: float = 1.0
+    start: float = 10.0
+    stop: float = 2.0
     others: Mapping[str, float] = MappingProxyType(
         {"plaunch_doctor_checks": 15.0, "describe_wait": 1.0}
     )
@@ -244,123 +189,118 @@ class CallLimits(NamedTuple):
 DEFAULT_LIMITS = CallLimits()
 
 
-def _never() -> bool:
-    return False
-
-
-def bounded_call(
-    who: str,
-    doing: str,
-    function: Callable[[], object],
-    seconds: float,
-    is_unwanted: Callable[[], bool] = _never,
-    *,
-    passing: tuple[type[Exception], ...] = (),
-    advice: str = "",
-    warns: bool = True,
-    warn_after: float = WARN_AFTER,
-) -> Any:
-    """Call code of a plugin on a thread, which is abandoned if it does not return in time.
-
-    Args:
-        who: the plugin, for messages.
-        doing: the call, such as the name of a hook.
-        function: makes the call.
-        seconds: how long to wait.
-        is_unwanted: returns whether the launch is to stop; called while waiting.
-        passing: exceptions of the plugin that are raised unchanged.
-        advice: the end of the message if the call does not return.
-        warns: whether to log that the wait ended because the launch is to stop.
-        warn_after: seconds after which a longer wait is logged.
-
-    Raises:
-        NotReturnedError: the call has not returned.
-        PluginError: the call failed, or called `sys.exit`.
-    """
-    with keeping_sigchld(who, doing):
-        call = BoundedCall(f"plugin-{doing}", function)
-        has_returned = call.wait(min(seconds, warn_after), is_unwanted)
-        if not has_returned and seconds > warn_after and not is_unwanted():
-            logger.warning(
-                "%s has not returned from %s within %g s; the launcher waits up to %g s for it",
-                who,
-                doing,
-                warn_after,
-                seconds,
-            )
-            has_returned = call.wait(seconds - warn_after, is_unwanted)
-    if has_returned:
-        if call.error is None:
-            return call.result
-        if isinstance(call.error, passing):
-            raise call.error
-        raise PluginError(f"{who} failed in {doing}: {one_line(call.error)}") from call.error
-    if is_unwanted():
-        # The error is not printed: the launch stops for another reason.
-        text = f"{who} had not returned from {doing} when the launch had to stop"
-        if warns:
-            logger.warning("%s", text)
-        raise NotReturnedError(text, call)
-    raise NotReturnedError(
-        f"{who} has not returned from {doing} within {seconds:g} s{advice}", call
-    )
-
-
 class CallGuard:
-    """Calls the plugins of one launch within its limits.
+    """Calls the plugins of one launch, each call on a thread that is abandoned if it hangs.
 
     Args:
         limits: how long to wait.
+        warn_after: seconds after which a longer wait is logged.
     """
 
-    def __init__(self, limits: CallLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, limits: CallLimits = DEFAULT_LIMITS, *, warn_after: float = WARN_AFTER
+    ) -> None:
         self.limits = limits
-        self._is_unwanted: Callable[[], bool] = _never
+        self.status = AgentStatus()  # of the agent of the launch, which gets it
+        self.last_wait = -math.inf  # when it last waited for a slow call; monotonic seconds
+        self._warn_after = warn_after
+        self._abandoned: dict[tuple[str, str], BoundedCall] = {}
 
-    def is_unwanted(self) -> bool:
-        """Whether to give up waiting, because the launch is to stop."""
-        return self._is_unwanted()
+    def call(
+        self,
+        who: str,
+        doing: str,
+        function: Callable[[], object],
+        seconds: float | None = None,
+        *,
+        until_stop: bool = False,
+        passing: tuple[type[Exception], ...] = (),
+        advice: str = "",
+    ) -> Any:
+        """Call code of a plugin on a thread, which is abandoned if it does not return in time.
 
-    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> ExitStack:
-        """Give up waiting for hooks with a result; see `PluginManager.stop_waiting_when`."""
-        before, self._is_unwanted = self._is_unwanted, is_unwanted
+        Args:
+            who: the plugin, for messages.
+            doing: the call, such as the name of a hook.
+            function: makes the call.
+            seconds: how long to wait; by default the limit for `doing`, or for a component.
+            until_stop: whether to give up waiting once the launch is to stop.
+            passing: exceptions of the plugin that are raised unchanged.
+            advice: the end of the message if the call does not return.
 
-        def restore() -> None:
-            self._is_unwanted = before
-
-        undo = ExitStack()
-        undo.callback(restore)
-        return undo
-
-    def limit_call(
-        self, who: str, doing: str, function: Callable[..., object]
-    ) -> Callable[..., Any]:
-        """Wrap a plugin's function that the agent's loop calls and waits for.
-
-        Each call runs on a thread, and is abandoned after a minute or once the launch is to stop;
-        until it returns, further calls fail at once. Exceptions pass unchanged, since the caller
-        adds facts such as the rank to some; `Culprits` names plugin and method in the others.
+        Raises:
+            NotReturnedError: the call has not returned.
+            PluginError: the call failed, or called `sys.exit`.
         """
-        limits = self.limits
-        left: BoundedCall | None = None
-
-        @functools.wraps(function)
-        def limited(*args: object, **kwargs: object) -> object:
-            nonlocal left
-            if left is not None and left.is_out():
-                raise NotReturnedError(f"{who} has still not returned from {doing}", left)
-            try:
-                return bounded_call(
+        if seconds is None:
+            seconds = self.limits.others.get(doing, self.limits.component)
+        gives_up = self._is_to_stop if until_stop else lambda: False
+        with keeping_sigchld(who, doing):
+            call = BoundedCall(f"plugin-{doing}", function)
+            has_returned = call.wait(min(seconds, self._warn_after), gives_up)
+            if not has_returned and seconds > self._warn_after and not gives_up():
+                logger.warning(
+                    "%s has not returned from %s within %g s; the launcher waits up to %g s for it",
                     who,
                     doing,
-                    lambda: function(*args, **kwargs),
-                    limits.others.get(doing, limits.component),
-                    self.is_unwanted,
-                    passing=(Exception,),
-                    advice="; fix what it waits for",
+                    self._warn_after,
+                    seconds,
                 )
-            except NotReturnedError as error:
-                left = error.call
-                raise
+                has_returned = call.wait(seconds - self._warn_after, gives_up)
+        if has_returned:
+            if call.error is None:
+                return call.result
+            if isinstance(call.error, passing):
+                raise call.error
+            raise PluginError(f"{who} failed in {doing}: {one_line(call.error)}") from call.error
+        self._abandoned[who, doing] = call
+        if gives_up():
+            # The error is not printed: the launch stops for another reason.
+            text = f"{who} had not returned from {doing} when the launch had to stop"
+            logger.warning("%s", text)
+            raise NotReturnedError(text)
+        raise NotReturnedError(f"{who} has not returned from {doing} within {seconds:g} s{advice}")
 
-        return limited
+    def limited(self, who: str, doing: str, function: Callable[..., object]) -> Callable[..., Any]:
+        """Return a plugin's function as the agent's loop calls it: each call through the guard.
+
+        The wait ends once the launch is to stop. Until an abandoned call returns, further ones fail
+        at once. Exceptions pass unchanged, since the caller adds facts such as the rank to some;
+        `Culprits` names plugin and method in the others.
+        """
+
+        @functools.wraps(function)
+        def call(*args: object, **kwargs: object) -> Any:
+            if self.is_busy(who, doing):
+                raise NotReturnedError(f"{who} has still not returned from {doing}")
+            return self.call(
+                who,
+                doing,
+                functools.partial(function, *args, **kwargs),
+                until_stop=True,
+                passing=(Exception,),
+                advice="; fix what it waits for",
+            )
+
+        return call
+
+    def is_busy(self, who: str, doing: str = "") -> bool:
+        """Whether an abandoned call of a plugin still runs: any, or that of the name `doing`."""
+        return any(
+            call.is_out()
+            for (plugin, name), call in list(self._abandoned.items())
+            if plugin == who and doing in ("", name)
+        )
+
+    def left_behind(self) -> list[str]:
+        """Return a text for each abandoned call that still runs, such as `X has not returned`."""
+        return [
+            f"{who} has not returned from {doing}"
+            for (who, doing), call in list(self._abandoned.items())
+            if call.is_out()
+        ]
+
+    def _is_to_stop(self) -> bool:
+        """Record that the guard waits, and return whether the launch is to stop."""
+        self.last_wait = time.monotonic()
+        return self.status.is_asked_to_end()

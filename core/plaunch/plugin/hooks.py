@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,14 +16,13 @@ from plaunch._names import suggest
 from plaunch.errors import PlaunchError, PluginError, PluginLoadError, one_line
 from plaunch.plugin import hookspecs
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.guard import NotReturnedError, bounded_call
-from plaunch.plugin.hookspecs import hookimpl
+from plaunch.plugin.guard import NotReturnedError
+from plaunch.plugin.kinds import ALL_KINDS, LIFECYCLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.plugin.guard import CallGuard, LoadedPlugin
-    from plaunch.threads import BoundedCall
+    from plaunch.plugin.guard import CallGuard
 
 logger = logging.getLogger("plaunch")
 
@@ -38,34 +37,53 @@ _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
+_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 
 
 @dataclass(eq=False)
-class Registration:
-    """A plugin that is loaded.
+class LoadedPlugin:
+    """A plugin of this launch.
 
     Args:
-        name: the name under which it is registered, `KIND:NAME`.
-        plugin: the module or object with its hooks, or the object that its entry point names.
-        source: where it comes from.
+        kind: the name of its kind; `code` if it was passed in code.
+        name: its name.
+        distribution: where it comes from; empty if it was passed in code, or is a module named with
+            `-p`.
+        version: of the distribution.
+        module: the module that was imported, or that defines the object.
+        obj: the module or object with its hooks, or the object that its entry point names.
+        key: the name under which it is registered, such as `KIND:NAME`; hooks are called in the
+            order of these.
         options: the values of its own options, if one of them is given.
     """
 
+    kind: str
     name: str
-    plugin: object
-    source: LoadedPlugin
+    distribution: str
+    version: str
+    module: str
+    obj: object = None
+    key: str = ""
     options: dict[str, object] = field(default_factory=dict)
 
     @property
+    def origin(self) -> str:
+        """Its module, after its distribution and version if it was installed."""
+        if not self.distribution:
+            return f"module {self.module}"
+        release = f"{self.distribution} {self.version}".rstrip()
+        return f"distribution {release}, module {self.module}"
+
+    @property
     def who(self) -> str:
-        """Its name in messages."""
-        return self.source.who
+        """Its name in messages: kind, name and origin."""
+        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
 
 
 class HookResult(NamedTuple):
     """The result of one plugin's implementation of a hook."""
 
-    plugin: Registration
+    plugin: LoadedPlugin
     value: Any
 
     @property
@@ -75,21 +93,21 @@ class HookResult(NamedTuple):
 
 
 class Implementation(NamedTuple):
-    """One plugin's implementation of a hook, for callers that run each one on its own.
+    """One plugin's implementation of a hook.
 
     Args:
         hook: the name of the hook.
         plugin: the plugin.
         function: the plugin's function, without a guard.
         argnames: the arguments that it takes.
-        guarded: the function with its guard.
+        hooks: calls it.
     """
 
     hook: str
-    plugin: Registration
+    plugin: LoadedPlugin
     function: Callable[..., Any]
     argnames: Sequence[str]
-    guarded: Callable[..., HookResult | None]
+    hooks: Hooks
 
     @property
     def who(self) -> str:
@@ -97,86 +115,96 @@ class Implementation(NamedTuple):
         return self.plugin.who
 
     def call(self, arguments: Mapping[str, object]) -> Any:
-        """Call it, guarded, with those of the hook's arguments that it takes.
+        """Call it, guarded, with those of the hook's arguments that it takes; return its result.
 
         Raises:
             PluginError: it failed, or has not returned in time.
         """
-        result = self.guarded(*[arguments[name] for name in self.argnames])
-        return None if result is None else result.value
+        own = [_own(self.plugin, arguments[name]) for name in self.argnames]
+        return self.hooks.call(self, partial(self.function, *own))
 
 
-class GuardedHooks:
-    """The guarded hook implementations of one plugin, which pluggy registers in its place."""
+class _PluginHooks:
+    """The hooks of one plugin, which pluggy registers in its place.
+
+    pluggy would compare plugins, which may define equality, and read their properties.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., object]]) -> None:
+        vars(self).update(functions)
+
+
+class _PluggyManager(pluggy.PluginManager):
+    """Has `call_all` call the implementations of a hook; pluggy would do so on this thread."""
+
+    def __init__(
+        self, call_all: Callable[[str, Sequence[Any], Mapping[str, object]], list[HookResult]]
+    ) -> None:
+        super().__init__("plaunch")
+        self._call_all = call_all
+        self.add_hookspecs(hookspecs)
+
+    def _hookexec(
+        self,
+        hook_name: str,
+        methods: Sequence[Any],
+        kwargs: Mapping[str, object],
+        firstresult: bool,
+    ) -> list[HookResult]:
+        return self._call_all(hook_name, methods, kwargs)
 
 
 class Hooks:
     """Registers the hooks of plugins with pluggy; `hook.NAME(...)` calls one.
 
-    pluggy checks the arguments of implementations and calls them in the order of the plugins'
-    names, because all nodes must agree. Each implementation is guarded when its plugin is
-    registered. A hook with a result returns a list of `HookResult`.
+    pluggy checks the arguments of implementations. They are called in the order of the plugins'
+    keys, because all nodes must agree, each through the guard. A hook with a result returns a list
+    of `HookResult`.
 
     A notification hook that raises, or does not return in time, is reported and switched off for
     the rest of the launch; other hooks of its plugin stay on. While a call has not returned, no
-    other notification hook of the plugin is called. If the system has no threads left,
-    notifications are dropped: without a thread there is no time limit.
+    notification hook of the plugin is called. If the system has no threads left, notifications are
+    dropped: without a thread there is no time limit.
 
     Any other hook that raises, or does not return in time, raises `PluginError`. plaunch's own
     exceptions pass unchanged: their messages say what is wrong.
 
     Args:
-        guard: the limits of calls.
+        guard: calls implementations.
         with_traceback: whether to log failures of notification hooks with their traceback.
     """
 
     def __init__(self, guard: CallGuard, *, with_traceback: bool = False) -> None:
-        self._pluggy = pluggy.PluginManager("plaunch")
-        self._pluggy.add_hookspecs(hookspecs)
+        self._pluggy = _PluggyManager(self._call_all)
         self.hook = self._pluggy.hook
-        self.guard = guard
-        self.plugins: dict[str, Registration] = {}  # by name, in the order of registration
-        self._guarded: dict[str, GuardedHooks] = {}
+        self.plugins: dict[str, LoadedPlugin] = {}  # by key, in the order of registration
+        self._guard = guard
         self._with_traceback = with_traceback
-        self._switched_off: set[tuple[str, str]] = set()  # names of plugins and hooks
-        self._running: dict[str, tuple[str, BoundedCall]] = {}  # left behind, by plugin
+        self._switched_off: set[tuple[str, str]] = set()  # keys of plugins, and hooks
         self._has_warned = False  # of a lack of threads
 
-    def register(self, plugin: Registration) -> None:
-        """Guard and register the hooks of a plugin; one without hooks is only recorded.
+    def register(self, plugin: LoadedPlugin) -> None:
+        """Register the hooks of a plugin; one without hooks is only recorded.
 
         Raises:
             PluginLoadError: one of its hooks is invalid.
         """
-        found = self.find_hooks(plugin.plugin, plugin.who)
-        self.plugins[plugin.name] = plugin
-        if not found:
-            return
-        guarded = GuardedHooks()
-        for name, marks in found.items():
-            function = getattr(plugin.plugin, name)
-            wrapped = self._guard(plugin, marks.get("specname") or name, function)
-            setattr(guarded, name, hookimpl(**marks)(wrapped))
-        try:
-            self._pluggy.register(guarded, plugin.name)
-        except (pluggy.PluginValidationError, ValueError) as error:
-            # pluggy may keep the hooks before the invalid one.
-            if self._pluggy.get_plugin(plugin.name) is guarded:
-                self._pluggy.unregister(guarded, plugin.name)
-            del self.plugins[plugin.name]
-            raise PluginLoadError(
-                f"{plugin.who} cannot be registered: {one_line(error)}"
-            ) from error
-        # pluggy calls first what was registered last.
-        for name in sorted((name for name in self._guarded if name < plugin.name), reverse=True):
-            self._pluggy.unregister(name=name)
-            self._pluggy.register(self._guarded[name], name)
-        self._guarded[plugin.name] = guarded
+        found = self.find_hooks(plugin.obj, plugin.who)
+        if found:
+            hooks = _PluginHooks({name: getattr(plugin.obj, name) for name in found})
+            try:
+                self._pluggy.register(hooks, plugin.key)
+            except (pluggy.PluginValidationError, ValueError) as error:
+                # pluggy may keep the hooks before the invalid one.
+                if self._pluggy.get_plugin(plugin.key) is hooks:
+                    self._pluggy.unregister(hooks, plugin.key)
+                raise PluginLoadError(
+                    f"{plugin.who} cannot be registered: {one_line(error)}"
+                ) from error
+        self.plugins[plugin.key] = plugin
 
-    def find_hooks(
-        self, value: object, who: str, *, is_required: bool = False
-    ) -> dict[str, dict[str, Any]]:
-        """Return the names of the hook implementations in `value`, with their marker's options.
+    def find_hooks(self, value: object, who: str, *, is_required: bool = False) -> list[str]:
+        """Return the names of the hook implementations in `value`.
 
         Args:
             value: a module, class or object.
@@ -187,12 +215,12 @@ class Hooks:
             PluginLoadError: one of them implements an unknown hook, or is not a plain function; a
                 function is named like a hook but is not marked; or there are none.
         """
-        found = {}
+        found = []
         for name, function, is_own in _functions(value):
             marks = self._pluggy.parse_hookimpl_opts(value, name)
             if marks is not None:
                 _check_hook(who, name, function, marks)
-                found[name] = {**marks}
+                found.append(name)
             elif name.startswith(_PREFIX) and is_own:
                 raise PluginLoadError(
                     f"{who} has a function {name!r}, which is named like a hook but is not marked "
@@ -208,68 +236,61 @@ class Hooks:
         """Return the implementations of a hook, or of all hooks, in the order of their calls."""
         names = [hook] if hook else _HOOKS
         return [
-            Implementation(
-                name,
-                self.plugins[found.plugin_name],
-                vars(found.function)["__wrapped__"],
-                found.argnames,
-                found.function,
-            )
+            item
             for name in names
-            for found in reversed(getattr(self.hook, name).get_hookimpls())
+            for item in self._sort(name, getattr(self.hook, name).get_hookimpls())
         ]
-
-    def left_behind(self) -> list[str]:
-        """Return the plugins with a notification hook that still runs, for messages."""
-        return [who for who, call in self._running.values() if call.is_out()]
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _guard(
-        self, plugin: Registration, hook: str, function: Callable[..., object]
-    ) -> Callable[..., HookResult | None]:
-        """Guard an implementation of a hook; keeps its argument names, which pluggy needs.
+    def call(self, item: Implementation, function: Callable[[], object]) -> Any:
+        """Make a call of an implementation through the guard; return its result.
 
-        The guarded function returns a `HookResult`, or None if the plugin returns None.
+        Raises:
+            PluginError: it failed, or has not returned in time; not for a notification.
         """
-        call = self._notify if hook in NOTIFICATION_HOOKS else self._ask
+        if item.hook in NOTIFICATION_HOOKS:
+            self._notify(item, function)
+            return None
 
-        @functools.wraps(function)
-        def guarded(*arguments: object) -> HookResult | None:
-            own = [_own(plugin, argument) for argument in arguments]
-            return call(plugin, hook, lambda: function(*own))
-
-        return guarded
-
-    def _ask(
-        self, plugin: Registration, hook: str, function: Callable[[], object]
-    ) -> HookResult | None:
         def evaluate() -> object:
             value = function()
             # Iterating runs the plugin's code too.
             return [*value] if isinstance(value, Iterator) else value
 
-        limits = self.guard.limits
-        value = bounded_call(
-            plugin.who,
-            hook,
+        limits = self._guard.limits
+        return self._guard.call(
+            item.who,
+            item.hook,
             evaluate,
-            limits.others.get(hook, limits.hook),
-            self.guard.is_unwanted,
+            limits.others.get(item.hook, limits.hook),
+            until_stop=True,
             passing=(PlaunchError,),
             advice="; fix what it waits for, or block it with -p no:NAME",
         )
-        return None if value is None else HookResult(plugin, value)
 
-    def _notify(self, plugin: Registration, hook: str, function: Callable[[], object]) -> None:
-        _, running = self._running.get(plugin.name, ("", None))
-        if (plugin.name, hook) in self._switched_off or (running is not None and running.is_out()):
+    def _call_all(
+        self, hook: str, found: Sequence[Any], arguments: Mapping[str, object]
+    ) -> list[HookResult]:
+        results = ((item.plugin, item.call(arguments)) for item in self._sort(hook, found))
+        return [HookResult(plugin, value) for plugin, value in results if value is not None]
+
+    def _sort(self, hook: str, found: Sequence[Any]) -> list[Implementation]:
+        """Convert pluggy's objects, in the order of the plugins' keys and of pluggy's marks."""
+        key = lambda one: (one.trylast - one.tryfirst, one.plugin_name)  # noqa: E731
+        return [
+            Implementation(hook, self.plugins[one.plugin_name], one.function, one.argnames, self)
+            for one in sorted(found, key=key)
+        ]
+
+    def _notify(self, item: Implementation, function: Callable[[], object]) -> None:
+        key = item.plugin.key, item.hook
+        if key in self._switched_off or self._guard.is_busy(item.who):
             return
         try:
-            bounded_call(plugin.who, hook, function, self.guard.limits.notification)
+            self._guard.call(item.who, item.hook, function, self._guard.limits.notification)
             return
         except NotReturnedError as error:
-            self._running[plugin.name] = plugin.who, error.call
             logger.warning(
                 "%s; plaunch does not wait for it, calls none of its hooks until it returns, and "
                 "does not call this hook again; the job goes on",
@@ -279,8 +300,8 @@ class Hooks:
             cause = error.__cause__ or error
             logger.warning(
                 "%s failed in %s and is not called for it again; the job goes on: %s",
-                plugin.who,
-                hook,
+                item.who,
+                item.hook,
                 one_line(cause),
                 exc_info=cause if self._with_traceback else None,
             )
@@ -289,12 +310,12 @@ class Hooks:
                 self._has_warned = True
                 logger.warning(
                     "%s was not notified (%s), and neither was any other plugin: %s",
-                    plugin.who,
-                    hook,
+                    item.who,
+                    item.hook,
                     error,
                 )
             return
-        self._switched_off.add((plugin.name, hook))
+        self._switched_off.add(key)
 
 
 def _functions(value: object) -> Iterator[tuple[str, Callable[..., object], bool]]:
@@ -333,7 +354,7 @@ def _check_hook(who: str, name: str, function: object, marks: Mapping[str, Any])
         )
 
 
-def _own(plugin: Registration, argument: object) -> object:
+def _own(plugin: LoadedPlugin, argument: object) -> object:
     """Return an argument of a hook for this plugin: a context gets the plugin's own options."""
     if isinstance(argument, PluginContext):
         return replace(argument, options=plugin.options)

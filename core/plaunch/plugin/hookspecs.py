@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.metadata import (
+    from plaunch.plugin.kinds import (
         DeviceCounter,
         EngineFactory,
         EventHandlerFactory,
@@ -237,8 +237,8 @@ def plaunch_extensions(context: PluginContext) -> Iterable[Extension] | None:
     Called: once per launch, before the first round. A plugin with options of its own is called only
     if one of them is given.
     Parameters: `context`, the launch; its `options` are the values of the plugin's own options.
-    Result: objects with `start(control)`, `handle(event)` and `stop(result)`, or None; see
-    `plaunch.agent.Extension`.
+    Result: objects that derive from `plaunch.agent.Extension`, or have its methods `start`,
+    `handle` and `stop`; or None.
     """
 
 
@@ -289,7 +289,9 @@ def plaunch_before_stop(group: GroupInfo, cause: str) -> None:
 def plaunch_worker_exited(group: GroupInfo, exit: WorkerExit) -> None:
     """Notify that one worker has exited.
 
-    Called: once for every worker that was started, in the order in which the agent noticed exits.
+    Called: once for every worker that was started, in the order in which the agent noticed exits;
+    after a failure, when the other workers have been stopped and the failure is complete. The event
+    `plaunch.worker.exited` does not wait for that.
     Parameters: `group`, this agent's worker group; `exit`, the worker, its exit code (negative for
     a signal), whether the agent stopped it, and its failure if it failed.
     """

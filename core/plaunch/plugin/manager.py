@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import class_name
 from plaunch.errors import PlaunchError
-from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard, CallLimits, bounded_call
+from plaunch.plugin.guard import DEFAULT_LIMITS, CallGuard, CallLimits
 from plaunch.plugin.hooks import Hooks, Implementation
-from plaunch.plugin.metadata import GROUPS, WITH_OPTIONS, EntryPoint, Kind, T, scan
+from plaunch.plugin.kinds import GROUPS, WITH_OPTIONS, Kind, T
+from plaunch.plugin.metadata import FIRST_PARTY, EntryPoint, scan
 from plaunch.plugin.options import (
     Installed,
     PluginOptions,
@@ -23,12 +24,11 @@ from plaunch.plugin.registry import PluginRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager
     from typing import TypeVar
 
     from plaunch.options import Option
-    from plaunch.plugin.guard import Culprits, LoadedPlugin
-    from plaunch.plugin.hooks import Registration
+    from plaunch.plugin.hooks import LoadedPlugin
 
     R = TypeVar("R")
 
@@ -94,7 +94,7 @@ class PluginManager:
         environ = os.environ if environ is None else environ
         entries = scan(GROUPS, path) if entries is None else entries
         if first_party_only:
-            entries = [entry for entry in entries if entry.distribution.is_first_party]
+            entries = [entry for entry in entries if entry.distribution.key == FIRST_PARTY]
         installed = Installed(entries, Selection(words, environ))
         with_traceback = environ.get("PLAUNCH_DEBUG") == "1"
         manager = cls(installed, with_traceback=with_traceback, limits=limits)
@@ -131,8 +131,8 @@ class PluginManager:
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """Return the distribution, version and module of a name; empty for plaunch's own."""
-        source = self._registry.get(kind, name)[0].source
-        return "" if source.is_first_party else source.origin
+        plugin, _ = self._registry.get(kind, name)
+        return "" if plugin.distribution == FIRST_PARTY else plugin.origin
 
     def selected(self) -> list[LoadedPlugin]:
         """Return the plugins that are loaded so far, in the order of loading."""
@@ -169,7 +169,7 @@ class PluginManager:
             UsageError: no plugin offers the name, or a value is invalid.
         """
         found, _ = self._registry.find(kind, name)
-        module = found.value if isinstance(found, EntryPoint) else found.source.module
+        module = found.value if isinstance(found, EntryPoint) else found.module
         package = re.split(r"[.:[\s]", module, maxsplit=1)[0]
         result: list[tuple[Option, object]] = []
         for plugin in self.plugin_options(package):
@@ -217,7 +217,7 @@ class PluginManager:
 
     # --- load and call ----------------------------------------------------------------------------
 
-    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
+    def load_named(self, kind: Kind[Any], name: str) -> LoadedPlugin | None:
         """Load a plugin; None if there is none of the name, or it is blocked.
 
         Raises:
@@ -264,11 +264,11 @@ class PluginManager:
                 `seconds`, by default a minute.
         """
         plugin, thing = self._registry.get(kind, name)
-        result: R = bounded_call(
-            f"{kind.label} {name!r} ({kind.flag}) of {plugin.source.origin}",
+        result: R = self.guard.call(
+            f"{kind.label} {name!r} ({kind.flag}) of {plugin.origin}",
             getattr(thing, "__name__", type(thing).__name__),
             function,
-            self.guard.limits.component if seconds is None else seconds,
+            seconds,
             passing=(PlaunchError,),
             advice=f"; fix what it waits for, or select another {kind.label}",
         )
@@ -277,7 +277,7 @@ class PluginManager:
 
     def who(self, kind: Kind[Any], name: str) -> str:
         """Return how messages name the component of a name; loads its plugin."""
-        return f"{kind.label} {name!r} ({self._registry.get(kind, name)[0].source.origin})"
+        return f"{kind.label} {name!r} ({self._registry.get(kind, name)[0].origin})"
 
     def who_made(self, component: object) -> str:
         """Return how messages name the plugin whose `make` or `call` returned a component."""
@@ -286,24 +286,9 @@ class PluginManager:
                 return who
         return class_name(component)
 
-    def stop_waiting_when(self, is_unwanted: Callable[[], bool]) -> ExitStack:
-        """Give up waiting for hooks with a result once `is_unwanted` returns true.
-
-        Takes effect at once, until the end of the returned context.
-
-        Args:
-            is_unwanted: returns whether the launch is to stop; called repeatedly during a wait.
-        """
-        return self.guard.stop_waiting_when(is_unwanted)
-
-    def left_behind(self) -> list[str]:
-        """Return the plugins with an abandoned hook call that still runs, for messages."""
-        return self._hooks.left_behind()
-
-    @property
-    def culprits(self) -> Culprits:
-        """Finds the third-party plugin whose code raised an exception."""
-        return self._registry.culprits
+    def naming_plugins(self) -> AbstractContextManager[None]:
+        """Run code that calls plugins directly; see `Culprits.naming_plugins`."""
+        return self._registry.culprits.naming_plugins()
 
     if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""What is installed: the kinds of plugins, and the entry points of all distributions.
+"""What is installed: the entry points of all distributions.
 
 Entry points are read without importing any distribution. `importlib_metadata` does this too, but
 takes as long as three interpreter starts. So this module reads the files itself, and uses it only
@@ -11,167 +11,20 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plaunch.values import Value, plain_dataclass
+from plaunch.errors import PluginLoadError, SignalException, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import importlib_metadata
 
-    from plaunch.engines import BatchEngine, Engine, EngineRequest
-    from plaunch.events import EventHandler
-    from plaunch.health import HealthCheck
-    from plaunch.plugin.context import PluginContext
-    from plaunch.process.logs import LogsSpecs
-    from plaunch.process.signals import SignalPolicy
-    from plaunch.rendezvous.api import RendezvousHandler
-    from plaunch.rendezvous.backend import RendezvousParameters
-    from plaunch.restarts import RestartPolicy
-    from plaunch.scheduling import Allocation
-
 FIRST_PARTY = "plaunch"  # the distribution of plaunch's own plugins
-TORCHRUN_HANDLERS = "torchrun.handlers"  # its objects have torch's types
 _METADATA_FILES = ("METADATA", "PKG-INFO")
 _HEAD = 4096  # characters of metadata to search for the name and the version
 # The finders that search the folders of sys.path, as this module does.
 _FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
-
-T = TypeVar("T")
-
-# What a name of each kind stands for.
-RendezvousFactory = Callable[["RendezvousParameters"], "RendezvousHandler"]
-LogsSpecsFactory = type["LogsSpecs"]
-EventHandlerFactory = Callable[["PluginContext"], "EventHandler"]
-DeviceCounter = Callable[[], int]
-SignalPolicyFactory = Callable[["PluginContext"], "SignalPolicy"]
-RestartPolicyFactory = Callable[["PluginContext"], "RestartPolicy"]
-HealthCheckFactory = Callable[["PluginContext"], "HealthCheck"]
-Scheduler = Callable[[Mapping[str, str]], "Allocation"]
-EngineFactory = Callable[["EngineRequest"], "Engine | BatchEngine"]
-
-
-@plain_dataclass
-class Kind(Value, Generic[T]):
-    """A kind of plugin. `T` is the type of what a name of this kind stands for.
-
-    Args:
-        name: the kind in `-p KIND:NAME` and in the list of plugins.
-        label: the kind in messages, such as `logs spec`.
-        groups: its entry-point groups; if a distribution lists a name in two of them, the first one
-            has priority.
-        flag: the option that selects by name.
-        hook: the hook that offers names; empty for plugins that are not selected by name.
-        methods: methods that a component of this kind must have.
-        default: the name that a launch uses by default.
-    """
-
-    name: str
-    label: str
-    groups: tuple[str, ...]
-    flag: str
-    hook: str
-    methods: tuple[str, ...] = ()
-    default: str = ""
-
-
-RENDEZVOUS: Kind[RendezvousFactory] = Kind(
-    name="rendezvous",
-    label="rendezvous backend",
-    groups=("plaunch.rendezvous", TORCHRUN_HANDLERS),
-    flag="--rdzv-backend",
-    hook="plaunch_rendezvous_backends",
-    methods=("next_rendezvous", "num_nodes_waiting", "get_run_id", "shutdown"),
-    default="static",
-)
-LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
-    name="logs_specs",
-    label="logs spec",
-    groups=("torchrun.logs_specs",),
-    flag="--logs-specs",
-    hook="plaunch_logs_specs",
-    default="default",
-)
-EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
-    name="event_handlers",
-    label="event handler",
-    groups=("plaunch.event_handlers",),
-    flag="--event-log-handler",
-    hook="plaunch_event_handlers",
-    default="null",
-)
-DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
-    name="device_counts",
-    label="device counter",
-    groups=("plaunch.device_counts",),
-    flag="--nproc-per-node",
-    hook="plaunch_device_counts",
-)
-SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
-    name="signal_policies",
-    label="signal policy",
-    groups=("plaunch.signal_policies",),
-    flag="--signal-policy",
-    hook="plaunch_signal_policies",
-    methods=("signals", "action"),
-    default="torchrun",
-)
-RESTART_POLICIES: Kind[RestartPolicyFactory] = Kind(
-    name="restart_policies",
-    label="restart policy",
-    groups=("plaunch.restart_policies",),
-    flag="--restart-policy",
-    hook="plaunch_restart_policies",
-    methods=("decide",),
-    default="standard",
-)
-HEALTH_CHECKS: Kind[HealthCheckFactory] = Kind(
-    name="health_checks",
-    label="health check",
-    groups=("plaunch.health_checks",),
-    flag="--health-check",
-    hook="plaunch_node_health",
-    methods=("check",),
-)
-SCHEDULERS: Kind[Scheduler] = Kind(
-    name="schedulers",
-    label="scheduler",
-    groups=("plaunch.schedulers",),
-    flag="--scheduler",
-    hook="plaunch_schedulers",
-)
-ENGINES: Kind[EngineFactory] = Kind(
-    name="engines",
-    label="engine",
-    groups=("plaunch.engines",),
-    flag="--on",
-    hook="plaunch_engines",
-    methods=("close",),
-)
-KINDS: tuple[Kind[Any], ...] = (
-    RENDEZVOUS,
-    LOGS_SPECS,
-    EVENT_HANDLERS,
-    DEVICE_COUNTS,
-    SIGNAL_POLICIES,
-    RESTART_POLICIES,
-    HEALTH_CHECKS,
-    SCHEDULERS,
-    ENGINES,
-)
-
-# Plugins that only implement hooks: loaded in every launch.
-LIFECYCLE: Kind[object] = Kind(
-    name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
-)
-# Plugins with options: loaded if one of their options is given.
-WITH_OPTIONS: Kind[object] = Kind(
-    name="options", label="plugin", groups=("plaunch.options",), flag="-p", hook=""
-)
-ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, WITH_OPTIONS, *KINDS)
-GROUPS = frozenset(group for kind in ALL_KINDS for group in kind.groups)
 
 
 class Distribution(NamedTuple):
@@ -183,11 +36,6 @@ class Distribution(NamedTuple):
     key: str
     name: str
     version: str
-
-    @property
-    def is_first_party(self) -> bool:
-        """Whether it is plaunch itself."""
-        return self.key == FIRST_PARTY
 
 
 class Target(NamedTuple):
@@ -229,6 +77,31 @@ class EntryPoint(NamedTuple):
         if not all(part.isidentifier() for part in parts):
             raise ValueError(self.value)
         return Target(module, attribute, extras)
+
+
+@contextlib.contextmanager
+def import_errors(
+    failure: str,
+    *,
+    advice: Callable[[BaseException], str] = lambda error: "",
+) -> Iterator[None]:
+    """Import a plugin on this thread; convert what that raises into an error that names it.
+
+    SystemExit too: it must not end the launch as if it had succeeded. Ctrl-C and signals pass.
+
+    Args:
+        failure: the beginning of the message: the plugin, and what failed.
+        advice: returns the end of the message for an exception.
+
+    Raises:
+        PluginLoadError: the import failed.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SignalException):
+        raise
+    except BaseException as error:
+        raise PluginLoadError(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 
 def normalise(name: str) -> str:

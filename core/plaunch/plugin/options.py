@@ -10,26 +10,18 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch._names import suggest
-from plaunch.errors import (
-    DuplicateNameError,
-    PluginLoadError,
-    SignalException,
-    UnknownNameError,
-    UsageError,
-)
+from plaunch.errors import DuplicateNameError, PluginLoadError, UnknownNameError, UsageError
 from plaunch.options import Option
-from plaunch.plugin.metadata import (
+from plaunch.plugin.kinds import (
     ALL_KINDS,
     DEVICE_COUNTS,
-    FIRST_PARTY,
     GROUPS,
     LIFECYCLE,
     LOGS_SPECS,
     WITH_OPTIONS,
     Kind,
-    normalise,
-    scan,
 )
+from plaunch.plugin.metadata import FIRST_PARTY, import_errors, normalise, scan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -333,19 +325,11 @@ def load_options(entry: EntryPoint) -> PluginOptions:
         PluginLoadError: it cannot be imported, or its declaration is invalid.
     """
     owner = f"{entry.distribution.name} {entry.distribution.version}".rstrip()
-    try:
+    with import_errors(f"the options of plugin {entry.name!r} ({owner}) cannot be used"):
         target = entry.target()
         declared = target.load()
         options, plugin = tuple(declared.OPTIONS), getattr(declared, "PLUGIN", "")
         _check(options, plugin)
-    except (KeyboardInterrupt, SignalException):
-        raise
-    except BaseException as error:
-        from plaunch.errors import one_line  # not on the way to --help
-
-        raise PluginLoadError(
-            f"the options of plugin {entry.name!r} ({owner}) cannot be used: {one_line(error)}"
-        ) from error
     return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
 
 

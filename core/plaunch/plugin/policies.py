@@ -13,16 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError, SignalException, UnknownNameError, UsageError, one_line
-from plaunch.plugin.guard import DEFAULT_LIMITS, NotReturnedError, bounded_call
-from plaunch.plugin.metadata import RESTART_POLICIES
+from plaunch.plugin.guard import NotReturnedError
+from plaunch.plugin.kinds import RESTART_POLICIES
 from plaunch.process.signals import SignalAction
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from plaunch.options import Option
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.guard import CallGuard
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.signals import SignalPolicy
     from plaunch.restarts import Decided, Decision, Failure, RestartPolicy
@@ -40,16 +41,14 @@ class LaunchSignalPolicy:
 
     Args:
         policy: the policy.
+        guard: calls it.
         who: its plugin, for messages.
-        timeout: seconds to wait for a decision.
     """
 
-    def __init__(
-        self, policy: SignalPolicy, who: str, timeout: float = DEFAULT_LIMITS.decision
-    ) -> None:
+    def __init__(self, policy: SignalPolicy, guard: CallGuard, who: str) -> None:
         self.who = who
         self._policy = policy
-        self._timeout = timeout
+        self._guard = guard
         self._listed: Collection[signal.Signals] | None = None
         self._is_off = False
 
@@ -60,10 +59,7 @@ class LaunchSignalPolicy:
             PluginError: it failed, or has not returned in time.
         """
         if self._listed is None:
-            listed: list[signal.Signals] = bounded_call(
-                self.who, "signals", lambda: list(self._policy.signals()), self._timeout
-            )
-            self._listed = listed
+            self._listed = self._call("signals", lambda: list(self._policy.signals()))
         return self._listed
 
     def action(self, signum: signal.Signals) -> SignalAction:
@@ -74,20 +70,22 @@ class LaunchSignalPolicy:
         """
         if self._is_off:
             return SignalAction.STOP
-        ask = partial(self._policy.action, signum)
         try:
-            action: SignalAction = bounded_call(self.who, "action", ask, self._timeout)
+            action: SignalAction = self._call("action", partial(self._policy.action, signum))
         except NotReturnedError:
             self._is_off = True
             logger.warning(
                 "%s has not returned within %g s from action for %s; plaunch does not call it "
                 "again, and every signal that it lists stops the job",
                 self.who,
-                self._timeout,
+                self._guard.limits.decision,
                 signum.name,
             )
             return SignalAction.STOP
         return action
+
+    def _call(self, method: str, function: Callable[[], object]) -> Any:
+        return self._guard.call(self.who, method, function, self._guard.limits.decision)
 
 
 class LaunchRestartPolicy:
@@ -174,9 +172,8 @@ class LaunchRestartPolicy:
     def _ask(self, name: str, failure: Failure, history: Sequence[Decided]) -> Decision:
         policy = self._policy(name)
         who = self._manager.who_made(policy)
-        decide = partial(policy.decide, failure, history)
-        decision = bounded_call(who, "decide", decide, self._manager.guard.limits.decision)
-        return _checked(decision, who)
+        decide, guard = partial(policy.decide, failure, history), self._manager.guard
+        return _checked(guard.call(who, "decide", decide, guard.limits.decision), who)
 
     def _policy(self, name: str) -> RestartPolicy:
         if name not in self._made:
@@ -212,36 +209,17 @@ class LaunchRestartPolicy:
         return Decision(RestartAction.RESTART, f"restart {failure.attempt + 1} of {total}")
 
 
-def _checked(decision: Any, who: str) -> Decision:
-    """Check the decision of a policy, and make its reason one line.
+def _checked(decision: object, who: str) -> Decision:
+    """Return the decision of a policy, with its reason as one line.
 
     Raises:
-        PluginError: the decision is invalid.
+        PluginError: it is not a decision.
     """
-    from plaunch.durations import Duration  # failures only
-    from plaunch.restarts import Decision, RestartAction
+    from plaunch.restarts import Decision  # failures only
 
     if not isinstance(decision, Decision):
         raise PluginError(f"{who} returned {decision!r} from decide, not a Decision")
-    wrong = ""
-    if not isinstance(decision.action, RestartAction):
-        wrong = f"action={decision.action!r}, not a RestartAction"
-    elif not isinstance(decision.reason, str):
-        wrong = f"reason={decision.reason!r}, not a text"
-    elif not _are_names(decision.without):
-        wrong = f"without={decision.without!r}, not names of hosts"
-    elif not isinstance(decision.costs, bool):
-        wrong = f"costs={decision.costs!r}, not a bool"
-    if wrong:
-        raise PluginError(f"{who} returned a Decision with {wrong}")
-    try:
-        Duration(may_be_zero=True).check(decision.delay, "the delay")
-    except UsageError as error:
-        raise PluginError(f"{who} returned an invalid Decision: {error}") from None
-    reason = "".join(c if c.isprintable() else " " for c in decision.reason)  # workers are quoted
+    # The reason may quote a worker.
+    reason = "".join(c if c.isprintable() else " " for c in decision.reason)
     reason = " ".join(reason.split())[:_LONGEST_REASON]
     return replace(decision, reason=reason, without=tuple(decision.without))
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, (tuple, list)) and all(isinstance(item, str) for item in value)

@@ -8,25 +8,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import itertools
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
 from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
-from plaunch.plugin.guard import Culprits, LoadedPlugin, import_errors, keeping_sigchld
-from plaunch.plugin.hooks import Registration
-from plaunch.plugin.metadata import (
-    LIFECYCLE,
-    LOGS_SPECS,
-    TORCHRUN_HANDLERS,
-    WITH_OPTIONS,
-    Distribution,
-    EntryPoint,
-    Kind,
-    normalise,
-)
+from plaunch.plugin.guard import Culprits, keeping_sigchld
+from plaunch.plugin.hooks import LoadedPlugin
+from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
+from plaunch.plugin.metadata import FIRST_PARTY, Distribution, EntryPoint, import_errors, normalise
 from plaunch.plugin.options import load_options
 from plaunch.process.logs import LogsSpecs
 
@@ -34,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from plaunch.plugin.hooks import Hooks
-    from plaunch.plugin.metadata import T, Target
+    from plaunch.plugin.kinds import T
+    from plaunch.plugin.metadata import Target
     from plaunch.plugin.options import Installed, Word
 
 logger = logging.getLogger("plaunch")
@@ -55,14 +50,14 @@ class PluginRegistry:
         self.culprits = Culprits()
         self._installed = installed
         self._hooks = hooks
-        self._of_entry: dict[EntryPoint, Registration] = {}
+        self._of_entry: dict[EntryPoint, LoadedPlugin] = {}
         self._instances: dict[type, object] = {}
-        # The offers of each plugin, by its name and the kind, once they are known.
+        # The offers of each plugin, by its key and the kind, once they are known.
         self._offers: dict[tuple[str, str], Mapping[str, object]] = {}
 
     # --- names ------------------------------------------------------------------------------------
 
-    def get(self, kind: Kind[T], name: str) -> tuple[Registration, T]:
+    def get(self, kind: Kind[T], name: str) -> tuple[LoadedPlugin, T]:
         """Return the factory that `name` stands for, and its plugin, which is loaded first.
 
         Raises:
@@ -83,7 +78,7 @@ class PluginRegistry:
             )
         return plugin, _checked(kind, plugin.who, offers[bare])
 
-    def find(self, kind: Kind[Any], name: str) -> tuple[Registration | EntryPoint, str]:
+    def find(self, kind: Kind[Any], name: str) -> tuple[LoadedPlugin | EntryPoint, str]:
         """Return the plugin that offers a name, and the name without a distribution.
 
         Loads nothing: a plugin that is not loaded yet is returned as its entry point.
@@ -99,9 +94,9 @@ class PluginRegistry:
             )
         if in_code:
             return in_code[0], name
-        # Represent offers of loaded plugins as entry points whose value is the plugin's name.
+        # Represent offers of loaded plugins as entry points whose value is the plugin's key.
         beside = [
-            EntryPoint(kind.hook, bare, one.name, _distribution_of(one))
+            EntryPoint(kind.hook, bare, one.key, _distribution_of(one))
             for one, bare in self._offered(kind, in_code=False)
         ]
         entry = self._installed.find(kind, name, beside)
@@ -118,7 +113,7 @@ class PluginRegistry:
             names.update(name for _, name in self._offered(kind, in_code=in_code))
         return sorted(names)
 
-    def _offered(self, kind: Kind[Any], *, in_code: bool) -> Iterator[tuple[Registration, str]]:
+    def _offered(self, kind: Kind[Any], *, in_code: bool) -> Iterator[tuple[LoadedPlugin, str]]:
         """Yield each loaded plugin with each name of `kind` that it offers and that is not blocked.
 
         Raises:
@@ -132,18 +127,18 @@ class PluginRegistry:
                     if not blocker(kind.name, name, distribution.key):
                         yield plugin, name
 
-    def _offered_by(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
+    def _offered_by(self, plugin: LoadedPlugin, kind: Kind[Any]) -> Mapping[str, object]:
         """Return the offers of one plugin; calls its hook at most once.
 
         Raises:
             PluginError: the plugin failed, or returned something else.
         """
-        key = plugin.name, kind.name
+        key = plugin.key, kind.name
         if key not in self._offers:
             self._offers[key] = self._ask(plugin, kind.hook) if kind.hook else {}
         return self._offers[key]
 
-    def _ask(self, plugin: Registration, hook: str) -> Mapping[str, object]:
+    def _ask(self, plugin: LoadedPlugin, hook: str) -> Mapping[str, object]:
         found = [one for one in self._hooks.implementations(hook) if one.plugin is plugin]
         offers = found[0].call({}) if found else {}
         if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
@@ -168,7 +163,7 @@ class PluginRegistry:
         for word in self._installed.selection.loads:
             self._load_word(word)
 
-    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
+    def load_named(self, kind: Kind[Any], name: str) -> LoadedPlugin | None:
         """Load a plugin; None if there is none of the name, or it is blocked.
 
         Raises:
@@ -183,7 +178,7 @@ class PluginRegistry:
                 kind, entry = LIFECYCLE, self._installed.find(LIFECYCLE, name)
         return None if entry is None else self.load(kind, entry)
 
-    def load(self, kind: Kind[Any], entry: EntryPoint) -> Registration:
+    def load(self, kind: Kind[Any], entry: EntryPoint) -> LoadedPlugin:
         """Load the plugin of an entry point.
 
         Raises:
@@ -194,32 +189,27 @@ class PluginRegistry:
         module, distribution = entry.value, entry.distribution
         with contextlib.suppress(ValueError):
             module = entry.target().module
-        source = LoadedPlugin(
+        plugin = LoadedPlugin(
             kind.name, entry.name, distribution.name, distribution.version, module
         )
-        name = f"{kind.name}:{entry.name}"
-        if name in self._hooks.plugins:
-            name = f"{kind.name}:{distribution.key}:{entry.name}"
         try:
             delayed = "every launch" if kind is LIFECYCLE else f"launches that use {entry.name!r}"
-            with self._importing(source, delayed):
-                value = _import(entry, source.who)
-                if self._hooks.find_hooks(value, source.who, is_required=not kind.hook):
-                    value = self._instance_of(value, source.who)
-                    registration = self._register(name, value, source)
+            with self._importing(plugin, delayed):
+                obj = _import(entry, plugin.who)
+                if self._hooks.find_hooks(obj, plugin.who, is_required=not kind.hook):
+                    obj = self._instance_of(obj, plugin.who)
+                    plugin = self._register(replace(plugin, obj=obj))
                 else:  # the entry point names the factory itself
                     if entry.group == TORCHRUN_HANDLERS:
-                        value = _bridged_handler(entry, value, source.who)
-                    self._offers[name, kind.name] = {entry.name: value}
-                    registration = Registration(name, value, source)
-                    self._hooks.register(registration)
-                    self.loaded.append(source)
+                        obj = _bridged_handler(entry, obj, plugin.who)
+                    plugin = self._add(replace(plugin, obj=obj))
+                    self._offers[plugin.key, kind.name] = {entry.name: obj}
         except PluginLoadError as error:
             if not kind.hook:
                 error.args = (f"{error}; to continue without it, give -p no:{entry.name}",)
             raise
-        self._of_entry[entry] = registration
-        return registration
+        self._of_entry[entry] = plugin
+        return plugin
 
     def _load_word(self, word: Word) -> None:
         named = self._installed.named(word)
@@ -233,36 +223,32 @@ class PluginRegistry:
             raise UsageError(
                 f"{word.source} names a plugin that {blocker} blocks; remove one of them"
             )
-        module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
+        module, plugin = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
         # A path, or a kind and a name, cannot be the name of a module.
         if not (word.text.startswith(".") or ":" in word.text or "/" in word.text):
-            with self._importing(source, f"launches with {word.source}"):
-                module = _import_module(word.text, source.who)
+            with self._importing(plugin, f"launches with {word.source}"):
+                module = _import_module(word.text, plugin.who)
         if module is None:
             raise self._installed.refusal_of_word(word)
-        self._hooks.find_hooks(module, source.who, is_required=True)
-        self._register(f"{LIFECYCLE.name}:{word.text}", module, source)
+        self._hooks.find_hooks(module, plugin.who, is_required=True)
+        self._register(replace(plugin, obj=module))
 
-    def _load_object(self, plugin: object) -> None:
+    def _load_object(self, obj: object) -> None:
         """Register a plugin that was passed in code, unless its name is blocked."""
-        of = plugin if inspect.ismodule(plugin) or inspect.isclass(plugin) else type(plugin)
+        of = obj if inspect.ismodule(obj) or inspect.isclass(obj) else type(obj)
         name: str = of.__name__
         if self._installed.selection.blocker(LIFECYCLE.name, name):
             return
-        module = name if inspect.ismodule(plugin) else of.__module__
-        source = LoadedPlugin("code", name, "", "", module)
-        if not self._hooks.find_hooks(plugin, source.who):
+        module = name if inspect.ismodule(obj) else of.__module__
+        plugin = LoadedPlugin("code", name, "", "", module)
+        if not self._hooks.find_hooks(obj, plugin.who):
             raise PluginLoadError(
-                f"{source.who}, passed in code, has no hooks: nothing in {plugin!r} is marked with "
+                f"{plugin.who}, passed in code, has no hooks: nothing in {obj!r} is marked with "
                 "plaunch.hookimpl"
             )
-        with keeping_sigchld(source.who, "while it was made"):
-            plugin = self._instance_of(plugin, source.who, doing="created")
-        number, unique = 1, f"code:{name}"
-        while unique in self._hooks.plugins:
-            number += 1
-            unique = f"code:{name}#{number}"
-        self._register(unique, plugin, source)
+        with keeping_sigchld(plugin.who, "while it was made"):
+            obj = self._instance_of(obj, plugin.who, doing="created")
+        self._register(replace(plugin, obj=obj))
 
     def _instance_of(self, value: object, who: str, *, doing: str = "loaded") -> object:
         """Return `value`, or the one instance of it if it is a class."""
@@ -274,41 +260,48 @@ class PluginRegistry:
         return self._instances[value]
 
     @contextlib.contextmanager
-    def _importing(self, source: LoadedPlugin, delayed: str) -> Iterator[None]:
+    def _importing(self, plugin: LoadedPlugin, delayed: str) -> Iterator[None]:
         """Import a plugin; report a change of SIGCHLD, and a third party's slow import.
 
         Args:
-            source: the plugin.
+            plugin: the plugin.
             delayed: the launches that import it, for the message.
         """
-        if not source.is_first_party:
-            self.culprits.note(source.module, source.who)
+        is_first_party = plugin.distribution == FIRST_PARTY
+        if not is_first_party:  # a bug in plaunch's own plugins is an internal error
+            self.culprits.note(plugin.module, plugin.who)
         began = time.monotonic()
-        with keeping_sigchld(source.who, "while it was loaded"):
+        with keeping_sigchld(plugin.who, "while it was loaded"):
             yield
         duration = time.monotonic() - began
-        if duration > SLOW_IMPORT and not source.is_first_party:
-            logger.warning("%s took %.1f s to load, which delays %s", source.who, duration, delayed)
+        if duration > SLOW_IMPORT and not is_first_party:
+            logger.warning("%s took %.1f s to load, which delays %s", plugin.who, duration, delayed)
 
-    def _register(self, name: str, plugin: object, source: LoadedPlugin) -> Registration:
-        """Register a plugin once, even if several entry points name it."""
-        self.loaded.append(source)
-        for registration in self._hooks.plugins.values():
-            if registration.plugin is plugin:
-                return registration
-        registration = Registration(name, plugin, source)
-        try:
-            self._hooks.register(registration)
-        except PluginLoadError:
-            self.loaded.remove(source)
-            raise
-        return registration
+    def _register(self, plugin: LoadedPlugin) -> LoadedPlugin:
+        """Register a plugin once, even if several entry points name it; return that one."""
+        for known in self._hooks.plugins.values():
+            if known.obj is plugin.obj:
+                self.loaded.append(replace(plugin, key=known.key, options=known.options))
+                return known
+        return self._add(plugin)
+
+    def _add(self, plugin: LoadedPlugin) -> LoadedPlugin:
+        """Register a plugin under a key of its own."""
+        kind, name, owner = plugin.kind, plugin.name, normalise(plugin.distribution)
+        keys = itertools.chain(
+            (f"{kind}:{name}", *([f"{kind}:{owner}:{name}"] if owner else ())),
+            (f"{kind}:{name}#{number}" for number in itertools.count(2)),
+        )
+        plugin = replace(plugin, key=next(k for k in keys if k not in self._hooks.plugins))
+        self._hooks.register(plugin)
+        self.loaded.append(plugin)
+        return plugin
 
 
-def _distribution_of(plugin: Registration) -> Distribution:
+def _distribution_of(plugin: LoadedPlugin) -> Distribution:
     """Return the distribution of a plugin; its fields are empty if it is not installed."""
-    name = plugin.source.distribution
-    return Distribution(normalise(name), name, plugin.source.version)
+    name = plugin.distribution
+    return Distribution(normalise(name), name, plugin.version)
 
 
 def _import(entry: EntryPoint, who: str) -> object:

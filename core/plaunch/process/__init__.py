@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plaunch.process.cgroups import find_cpu_quota as find_cpu_quota
     from plaunch.process.cgroups import group_paths as group_paths
     from plaunch.process.child_failed import ChildFailedError as ChildFailedError
+    from plaunch.process.children import ExitPoller as ExitPoller
     from plaunch.process.children import ExitWatch as ExitWatch
     from plaunch.process.children import Popen as Popen
     from plaunch.process.children import ProcessHandle as ProcessHandle
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
     from plaunch.process.logs import find_run_dir as find_run_dir
+    from plaunch.process.logs import read_dest as read_dest
     from plaunch.process.logs import remove_temporary as remove_temporary
     from plaunch.process.logs import to_map as to_map
     from plaunch.process.marks import JOBS_VARIABLE as JOBS_VARIABLE
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from plaunch.process.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.tracebacks import Raised as Raised
     from plaunch.process.watches import Held as Held
+    from plaunch.process.watches import HeldProcesses as HeldProcesses
     from plaunch.process.watches import HoldWatch as HoldWatch
     from plaunch.process.watches import describe_hold as describe_hold
 
@@ -99,7 +102,7 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch.errors": "text_of_error",
         ".cgroups": "find_cpu_quota group_paths",
         ".child_failed": "ChildFailedError",
-        ".children": "ExitWatch Popen ProcessHandle",
+        ".children": "ExitPoller ExitWatch Popen ProcessHandle",
         ".components": (
             "Binder Binding ContextComponents ProcessExit Returns Starter WorkerExit WorkerInfo "
             "WorkerObserver WorkerResults default_binder"
@@ -111,7 +114,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failure": (
             "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"
         ),
-        ".logs": "LogsDest LogsSpecs Std find_run_dir remove_temporary to_map",
+        ".logs": "LogsDest LogsSpecs Std find_run_dir read_dest remove_temporary to_map",
         ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE inheritable without_secrets",
         ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
@@ -125,6 +128,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams": "OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",
         ".tracebacks": "Raised",
-        ".watches": "Held HoldWatch describe_hold",
+        ".watches": "Held HeldProcesses HoldWatch describe_hold",
     },
 )

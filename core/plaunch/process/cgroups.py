@@ -12,7 +12,7 @@ _CGROUPS = "/sys/fs/cgroup"
 
 
 def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
-    """The possible paths of a control group's file, then those of its parents' files.
+    """Return the possible paths of a control group's file, then those of its parents'.
 
     Args:
         groups: the content of /proc/self/cgroup.
@@ -37,7 +37,7 @@ def group_paths(groups: str, controller: str, new: str, old: str) -> list[str]:
 
 
 def find_cpu_quota(read: Callable[[str], str]) -> float | None:
-    """The smallest CPU quota of this process's control groups, in CPUs; None if unlimited.
+    """Find the smallest CPU quota of this process's groups, in CPUs; None if unlimited.
 
     Args:
         read: returns the text of a file without white space around it; empty if it cannot be read.
@@ -54,7 +54,7 @@ def find_cpu_quota(read: Callable[[str], str]) -> float | None:
 
 
 def _folders(mount: str, path: str) -> list[str]:
-    """The folder of a group and its parents, in this order.
+    """Return the folder of a group and its parents, in this order.
 
     In a container `path` may be the host's; then only the mount point exists.
     """

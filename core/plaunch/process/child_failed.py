@@ -80,13 +80,13 @@ class ChildFailedError(PlaunchError):
         return rebuild, (self.name, self.failures)
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """The global rank that failed first, and how; of equal times, the one seen first."""
+        """Return the global rank that failed first, and how; of equal times, the one seen first."""
         if self._first is not None:
             return self._first, self.failures[self._first]
         return first_failure(self.failures)
 
     def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
-        """The failure report.
+        """Return the failure report.
 
         torch's two keywords add rules: lines of `boarder_delim` around the report, and of
         `section_delim` between its parts. By default there are none.
@@ -94,7 +94,7 @@ class ChildFailedError(PlaunchError):
         return self._report(FAILURE_REPORT, border=boarder_delim, section=section_delim)
 
     def for_console(self) -> str:
-        """The message on the launcher's own console, below the output of the workers.
+        """Return the message on the launcher's own console, below the output of the workers.
 
         It is shorter than the report, and does not repeat what the console has shown.
         """
@@ -108,7 +108,7 @@ class ChildFailedError(PlaunchError):
         return report
 
     def _short_report(self, error: Exception) -> str:
-        """The failures in brief, and why there is no full report."""
+        """Return the failures in brief, and why there is no full report."""
         first, root = self.get_first_failure()
         others = [(rank, failure) for rank, failure in self.failures.items() if rank != first]
         lines = [f"{self.name} FAILED", f"First failure: {_line(first, root)}"]

@@ -30,7 +30,7 @@ class Popen(Protocol):
     returncode: int | None
 
     def poll(self) -> int | None:
-        """Reap the process if it has ended; its exit code if this method has reaped it."""
+        """Reap the process if it has ended; return its exit code if this call has reaped it."""
 
 
 class ProcessHandle:
@@ -54,7 +54,7 @@ class ProcessHandle:
         self._exitcode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code if the process has ended, negative for a signal; it is not reaped."""
+        """Return the exit code if it has ended, negative for a signal; does not reap it."""
         if self._exitcode is None:
             self._exitcode = self._peek()
         return self._exitcode
@@ -82,7 +82,7 @@ class ProcessHandle:
                 os.kill(self.pid, signum)
 
     def exit_fd(self) -> int | None:
-        """A descriptor that becomes readable when the process has ended; None for a child."""
+        """Return a descriptor that is readable when the process has ended; None for a child."""
         return None
 
     def release(self) -> None:
@@ -100,7 +100,7 @@ class ProcessHandle:
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _taken_exitcode(self) -> int:
-        """The exit code of a process that has been reaped.
+        """Return the exit code of a process that has been reaped.
 
         The `Popen` object knows it if it has reaped the process. If other code has, by
         `waitpid(-1)`, the code is lost, and the object would return 0, as for a success.
@@ -138,13 +138,13 @@ _SHORTEST_POLL = 0.001  # seconds between two polls of processes without a descr
 _LONGEST_POLL = 0.02
 
 
-class ExitWatch:
+class ExitPoller:
     """Waits for the end of several processes at once.
 
     Where the kernel has pidfds, the end of a process wakes `wait` at once, and `fileno` becomes
     readable. Elsewhere `wait` polls, less often while nothing happens. It is for one thread, with
     two exceptions: `wake` may be called from signal handlers and other threads, and a thread may
-    `wait`, with a short timeout, while another one uses the watch.
+    `wait`, with a short timeout, while another one uses the object.
 
     Args:
         clock: seconds that never go back.
@@ -198,15 +198,15 @@ class ExitWatch:
             self._selector.unregister(fd)
 
     def fileno(self) -> int | None:
-        """A descriptor that is readable when `wait` would return; None if processes are polled."""
+        """Return a descriptor that is readable when `wait` would return; None if it has to poll."""
         return self._selector.fileno() if len(self._fds) == len(self._has_ended) else None
 
     def own_fds(self) -> list[int]:
-        """All descriptors of this watch, which a forked child must close."""
+        """Return all descriptors of this object, which a forked child must close."""
         return [self._wake_r, self._wake_w, self._selector.fileno(), *self._pidfds]
 
     def ended(self) -> list[int]:
-        """The keys of the processes that have ended since the last call, in the order seen."""
+        """Return the keys of processes that have ended since the last call, in the order seen."""
         if self._is_closed:
             return []
         _, ready = self._select(0)
@@ -259,7 +259,7 @@ class ExitWatch:
         os.close(self._wake_w)
 
     def _select(self, timeout: float | None) -> tuple[bool, list[int]]:
-        """Whether anything is ready, and the keys of the processes that have ended."""
+        """Wait; return whether anything is ready, and the keys of the processes that have ended."""
         try:
             events = self._selector.select(waitable(timeout))
         except (OSError, ValueError):
@@ -282,3 +282,6 @@ class ExitWatch:
         if fd in self._pidfds:
             self._pidfds.remove(fd)
             os.close(fd)
+
+
+ExitWatch = ExitPoller  # the old name, until the next version

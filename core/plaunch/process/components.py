@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.children import ExitWatch, Popen
+    from plaunch.process.children import ExitPoller, Popen
     from plaunch.process.failure import ProcessFailure
     from plaunch.process.stopping.job import Reaper
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams import OutputStats
-    from plaunch.process.watches import HoldWatch
+    from plaunch.process.watches import HeldProcesses
 
 START_METHODS = ("spawn", "fork", "forkserver")  # of functions
 
@@ -41,14 +41,14 @@ class Binding(Protocol):
         """
 
     def describe(self) -> Mapping[str, str]:
-        """What `--dry-run` shows, as in `{"cpus": "0-15"}`."""
+        """Return what `--dry-run` shows, as in `{"cpus": "0-15"}`."""
 
 
 class Binder(Protocol):
     """Gives the workers of one node their devices and processors, at each start."""
 
     def plan(self, nprocs: int) -> Mapping[int, Binding]:
-        """The bindings by local rank; ranks that are not bound are missing.
+        """Return the bindings by local rank; ranks that are not bound are missing.
 
         Called before the node joins the others, and at every start of its workers. In a launch it
         runs on a thread that ends with the call.
@@ -58,7 +58,7 @@ class Binder(Protocol):
         """
 
     def environment(self, local_rank: int, environ: Mapping[str, str]) -> Mapping[str, str]:
-        """The variables that show a worker its devices; they may override those that plaunch sets.
+        """Return the variables that show a worker its devices; they may override plaunch's.
 
         Args:
             local_rank: the local rank of the worker.
@@ -77,7 +77,7 @@ def is_asked_for(numa_options: object, devices: object, virtual_local_rank: obje
 def default_binder(
     numa_options: object = None, devices: object = None, virtual_local_rank: bool = False
 ) -> Binder | None:
-    """The binder for these settings; None if they ask for no binding.
+    """Return the binder for these settings; None if they ask for no binding.
 
     Raises:
         UsageError: a setting cannot be used.
@@ -182,7 +182,7 @@ class Starter(Protocol):
         """
 
     def fds(self) -> Collection[int]:
-        """Descriptors that a fork of the launcher must close."""
+        """Return the descriptors that a fork of the launcher must close."""
 
     def close(self) -> None:
         """Release every process, thread and descriptor; workers keep running.
@@ -207,7 +207,7 @@ class WorkerInfo(Value):
 
 
 def unranked_worker(local_rank: int, pid: int) -> WorkerInfo:
-    """A worker of a context without an agent."""
+    """Describe a worker of a context without an agent."""
     return WorkerInfo(local_rank, -1, -1, -1, -1, pid)
 
 
@@ -251,8 +251,8 @@ ProcessExit = WorkerExit  # the old name, until the next version
 class WorkerResults:
     """The results of programs, which send nothing; a subclass receives those of functions."""
 
-    def begin(self, nprocs: int, watch: ExitWatch) -> None:
-        """Prepare for `nprocs` workers, whose messages must wake `watch`.
+    def begin(self, nprocs: int, poller: ExitPoller) -> None:
+        """Prepare for `nprocs` workers, whose messages must wake `poller`.
 
         Raises:
             OSError: the system refuses.
@@ -281,7 +281,7 @@ class WorkerResults:
         return False
 
     def values(self, nprocs: int) -> dict[int, Any]:
-        """The return values by local rank; called once all workers have succeeded."""
+        """Return the return values by local rank; called once all workers have succeeded."""
         return dict.fromkeys(range(nprocs))
 
     def close(self) -> None:
@@ -297,17 +297,17 @@ class WorkerObserver(Protocol):
     Called on the thread that uses the context. The methods must neither raise nor block.
     """
 
-    def worker_ended(self, exit: WorkerExit) -> None:
-        """A worker has just ended. The last lines of its failure are not known yet."""
+    def on_exit(self, exit: WorkerExit) -> None:
+        """Called when a worker has just ended; the last lines of its failure are not known yet."""
 
-    def stop_stepped(self, step: StopStep) -> None:
-        """The stop sequence has taken a step."""
+    def on_stop_step(self, step: StopStep) -> None:
+        """Called when the stop sequence has taken a step."""
 
 
-def _new_holds() -> HoldWatch:
-    from plaunch.process.watches import HoldWatch  # command lines come here for less
+def _new_holds() -> HeldProcesses:
+    from plaunch.process.watches import HeldProcesses  # command lines come here for less
 
-    return HoldWatch()
+    return HeldProcesses()
 
 
 @plain_dataclass
@@ -331,5 +331,5 @@ class ContextComponents(Value):
     starter: Starter | None = None
     private_fds: Sequence[int] = ()
     observer: WorkerObserver | None = None
-    holds: HoldWatch = field(default_factory=_new_holds)
+    holds: HeldProcesses = field(default_factory=_new_holds)
     worker_info: Callable[[int, int], WorkerInfo] = unranked_worker

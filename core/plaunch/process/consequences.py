@@ -98,7 +98,7 @@ PEER_ERRORS = (
 
 @lru_cache(16)  # called several times for each failure
 def find_consequence(text: str) -> Consequence | None:
-    """The consequence that `text` describes; None if it is not about a peer.
+    """Find the consequence that `text` describes; None if it is not about a peer.
 
     Args:
         text: the text of an exception that ended a worker, or of one of its causes.

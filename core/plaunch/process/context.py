@@ -1,7 +1,7 @@
 """The base class of process contexts, whose workers are started, waited for and closed together.
 
-`PContext` has torchrun's name and meaning. A subclass written for torchrun,
-which defines only `_start`, `_poll`, `pids` and `_close`, works as well: it is polled.
+`PContext` has torchrun's name and meaning. A subclass with torchrun's methods only (`_start`,
+`_poll`, `pids` and `_close`) is polled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plaunch.durations import PATIENCE, PERIOD, SHUTDOWN_TIMEOUT
 from plaunch.errors import RankMappingError, SignalException, UsageError
 from plaunch.parts import STOP_SIGNALS, load_part
-from plaunch.process.logs import LogsDest, open_streams, read_dest
+from plaunch.process.logs import own_logs_specs, read_dest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.process.components import WorkerExit
-    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.logs import LogsDest, LogsSpecs
     from plaunch.process.outcomes import RunProcsResult
     from plaunch.process.streams import Streams
 
@@ -80,6 +80,7 @@ class PContext(abc.ABC):
         self.args = worker_args(args)
         self.nprocs = len(self.args)
         self.envs = worker_envs(envs, self.nprocs)
+        logs_specs = own_logs_specs(logs_specs)
         given = logs_specs.reify(self.envs)
         validate_ranks("stdouts", given.stdouts, self.nprocs)
         validate_ranks("stderrs", given.stderrs, self.nprocs)
@@ -99,7 +100,6 @@ class PContext(abc.ABC):
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
         self._stop_signals: StopSignalHandler | None = None
-        self._tails: Streams | None = None
         self._is_started = False
 
     def start(self) -> None:
@@ -124,15 +124,8 @@ class PContext(abc.ABC):
             stop_signals: StopSignalHandler = load_part(STOP_SIGNALS)(self.escalate)
             self._stop_signals = stop_signals
             stop_signals.install()
-        try:
+        with self._closed_after_errors():
             self._start()
-            self._start_tails()
-        except BaseException as error:
-            is_failure = isinstance(error, Exception) and not isinstance(error, SignalException)
-            self.close(
-                timeout=min(self.shutdown_timeout, _FAILED_START_GRACE) if is_failure else None
-            )
-            raise
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait until all workers have succeeded or one has failed, at most `timeout` seconds.
@@ -181,13 +174,11 @@ class PContext(abc.ABC):
                 timeout=self.shutdown_timeout if timeout is None else timeout,
             )
         finally:
-            if self._tails is not None:
-                self._tails.finish()
             if self._stop_signals is not None:
                 self._stop_signals.restore()
 
     def exit_fds(self) -> list[int] | None:
-        """Descriptors that become readable when `wait(0)` has something to do.
+        """Return the descriptors that become readable when `wait(0)` has something to do.
 
         They stay the same from `start` to `close`. None means that the context must be polled, as
         a subclass written for torchrun must.
@@ -195,7 +186,7 @@ class PContext(abc.ABC):
         return None
 
     def take_exits(self) -> list[WorkerExit]:
-        """The exits seen since the last call, in the order seen; empty if none are recorded."""
+        """Return the exits seen since the last call, in order; empty if none are recorded."""
         return []
 
     def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
@@ -218,14 +209,9 @@ class PContext(abc.ABC):
         for torchrun ignores it.
         """
 
-    def _log_files(self, local_rank: int) -> list[str]:
-        """The files with the output of this worker."""
-        paths = (self.stdouts.get(local_rank, ""), self.stderrs.get(local_rank, ""))
-        return [path for path in dict.fromkeys(paths) if path not in ("", os.devnull)]
-
     @abc.abstractmethod
     def pids(self) -> dict[int, int]:
-        """The process ids of the workers by local rank."""
+        """Return the process ids of the workers by local rank."""
 
     @abc.abstractmethod
     def _start(self) -> None:
@@ -233,7 +219,7 @@ class PContext(abc.ABC):
 
     @abc.abstractmethod
     def _poll(self) -> RunProcsResult | None:
-        """The result without waiting: None while workers run and none has failed.
+        """Return the result without waiting; None while workers run and none has failed.
 
         After a failure, the other workers are stopped before this returns.
         """
@@ -246,28 +232,21 @@ class PContext(abc.ABC):
         """Wait between two polls, at most `remaining` seconds if that is not None."""
         time.sleep(period if remaining is None else min(period, remaining))
 
-    def _start_tails(self) -> None:
-        """Show on the console what workers write to the files of teed streams.
-
-        For subclasses whose workers do not write to pipes of the launcher.
-        """
-        dest = self._logs_dest
-        if dest.tee_stdouts or dest.tee_stderrs:
-            shown = LogsDest(
-                tee_stdouts=dest.tee_stdouts,
-                tee_stderrs=dest.tee_stderrs,
-                filtered_stdout=dest.filtered_stdout,
-                filtered_stderr=dest.filtered_stderr,
+    @contextlib.contextmanager
+    def _closed_after_errors(self) -> Iterator[None]:
+        """Close the context if the block raises; the start has then failed, or was interrupted."""
+        try:
+            yield
+        except BaseException as error:
+            is_failure = isinstance(error, Exception) and not isinstance(error, SignalException)
+            self.close(
+                timeout=min(self.shutdown_timeout, _FAILED_START_GRACE) if is_failure else None
             )
-            self._tails = self._open_streams(
-                shown, capture_stderr=False, keeps_daemons=False, before=None
-            )
-            self._tails.start()
+            raise
 
     def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
-        """The streams of all workers; `options` are those of `LogsSpecs.open_streams`."""
-        return open_streams(
-            self._logs_specs,
+        """Open the streams of all workers; `options` are those of `LogsSpecs.open_streams`."""
+        return self._logs_specs.open_streams(
             dest,
             self.nprocs,
             prefixes=self._log_line_prefixes,
@@ -305,7 +284,7 @@ def validate_ranks(what: str, by_rank: Mapping[int, Any], nprocs: int) -> None:
 
 
 def worker_args(args: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
-    """The arguments by local rank as tuples; a bare string or bytes object is one argument.
+    """Return the arguments by local rank as tuples; a bare string is one argument, as are bytes.
 
     Raises:
         RankMappingError: `args` is empty, or does not name exactly the local ranks 0 to n-1.
@@ -334,7 +313,7 @@ def _argument_tuple(rank: int, value: Any) -> tuple[Any, ...]:
 def worker_envs(
     envs: Mapping[int, Mapping[str, Any]] | None, nprocs: int
 ) -> dict[int, dict[str, str]]:
-    """A copy of the variables by local rank with all values as strings; None means no variables.
+    """Copy the variables by local rank with all values as strings; None means no variables.
 
     Raises:
         RankMappingError: `envs` does not name exactly the local ranks 0 to `nprocs` - 1.
@@ -361,7 +340,7 @@ def _variable_name(rank: int, name: Any) -> str:
 
 
 def variable_value(rank: int, name: str, value: Any) -> str:
-    """The value of a variable as a string; bytes and paths are decoded.
+    """Return the value of a variable as a string; bytes and paths are decoded.
 
     Raises:
         UsageError: the value is None or has a NUL character.

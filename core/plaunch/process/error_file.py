@@ -101,7 +101,7 @@ def read_error_file(path: str) -> dict[str, Any]:
 
 
 def text_of(message: str | dict[str, Any]) -> str:
-    """The error itself, without the traceback: `"ValueError: bad shape"`."""
+    """Return the error itself, without the traceback: `"ValueError: bad shape"`."""
     if isinstance(message, str):
         return message
     text = message.get("message")
@@ -109,14 +109,14 @@ def text_of(message: str | dict[str, Any]) -> str:
 
 
 def traceback_of(message: str | dict[str, Any]) -> str:
-    """The Python traceback that the worker recorded; empty if there is none."""
+    """Return the Python traceback that the worker recorded; empty if there is none."""
     extra = message.get("extraInfo") if isinstance(message, dict) else None
     text = extra.get("py_callstack") if isinstance(extra, dict) else None
     return text if isinstance(text, str) else ""
 
 
 def timestamp_of(data: dict[str, Any], written_at: float, now: float) -> float:
-    """When the failure happened, in seconds since the epoch; `now` if the file does not say.
+    """Return the time of a failure, in seconds since the epoch; `now` if the file has none.
 
     torch records whole seconds, which would put a failure before an earlier one of the same second.
     If the time at which the file was written (`written_at`) matches, its fraction is used.
@@ -148,7 +148,7 @@ def _read_bounded(path: str) -> bytes:
 
 
 def _number(value: object) -> float:
-    """`value` as a float; 0 if it is not a finite number."""
+    """Return `value` as a float; 0 if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return 0.0
     try:

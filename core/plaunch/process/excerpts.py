@@ -25,7 +25,7 @@ _NATIVE = ("frame #", "<omitting python frames>")
 
 
 def shorten(lines: Sequence[str], most: int, most_chars: int | None = None) -> list[str]:
-    """The last lines that fit, and the important lines of a traceback that does not fit.
+    """Return the last lines that fit, and the important ones of a traceback that does not fit.
 
     These are its header, the user's own frames, the last ones first, and the exception; of the
     tracebacks that led to it, header and exception. Each gap is marked by a line with the number of
@@ -60,7 +60,7 @@ class _Excerpt:
         self._gap_chars = len(_gap(len(lines))) + 1
 
     def add(self, group: Sequence[int], most_kept: int) -> bool:
-        """Keep all lines of a group if there is room, otherwise none; whether they are kept.
+        """Keep all lines of a group if there is room, otherwise none; return whether they are kept.
 
         Args:
             group: the numbers of the lines.
@@ -87,7 +87,7 @@ class _Excerpt:
         return True
 
     def text(self) -> list[str]:
-        """The kept lines, with one for each gap between them."""
+        """Return the kept lines, with one for each gap between them."""
         found: list[str] = []
         before = -1
         for number, line in enumerate(self._lines):
@@ -105,7 +105,7 @@ def _gap(count: int) -> str:
 
 
 def _by_weight(lines: Sequence[str], most: int) -> tuple[Sequence[Sequence[int]], Iterable[int]]:
-    """The important groups of lines, the most important first, and the order of all lines.
+    """Return the groups of lines, the most important first, and the order of all lines.
 
     A traceback before the last `most` lines was caught, or only printed. A message lasts until
     other output begins; native frames and the tracebacks of threads do not count.
@@ -132,7 +132,7 @@ def _by_weight(lines: Sequence[str], most: int) -> tuple[Sequence[Sequence[int]]
 
 
 def _lines_of_ending(lines: Sequence[str], ending: Sequence[Traceback]) -> list[Sequence[int]]:
-    """The lines that show why a process ended, the most important first."""
+    """Return the lines that show why a process ended, the most important first."""
     frames = _own_frames(lines, frames_of(ending))
     ends = [(one.end,) for one in ending if one.end < one.stop]
     head, *heads = map(_head, ending)
@@ -140,7 +140,7 @@ def _lines_of_ending(lines: Sequence[str], ending: Sequence[Traceback]) -> list[
 
 
 def _head(one: Traceback) -> Sequence[int]:
-    """The header of a traceback, and the line before it that links it to another one."""
+    """Return the header of a traceback, and the line before it that links it to another one."""
     if one.header is None:
         return ()
     if one.link in LINKS:
@@ -149,7 +149,7 @@ def _head(one: Traceback) -> Sequence[int]:
 
 
 def _own_frames(lines: Sequence[str], frames: Sequence[Frame]) -> list[Sequence[int]]:
-    """The lines of the user's own frames, each with its source; the last one first."""
+    """Return the lines of the user's own frames, each with its source; the last one first."""
     paths = {frame.path for frame in frames}
     files = SourceFiles(paths)
     own = set(filter(files.is_own, paths))

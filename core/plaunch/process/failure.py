@@ -6,13 +6,13 @@ import math
 import os
 import signal
 import time
-from dataclasses import InitVar, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import text_of_error
 from plaunch.numbers import name_ranks
 from plaunch.parts import ENRICH_SIGNAL_FAILURE, load_part
-from plaunch.values import Record, Value, plain_dataclass
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,21 +41,21 @@ def _host() -> str:
 
 
 @plain_dataclass
-class ProcessFailure(Record):
+class ProcessFailure(Value):
     """One worker that failed by itself; the first seven fields are torch's.
 
-    It is created when the exit is seen, and reads the worker's error file then. Without a readable
-    error file, `message` describes the exit. A failure that is received, or is not an exit, is
-    created with its `reply`, or its `message`, and its `timestamp`.
+    Created without `error_file_data`, it reads the worker's error file. Without a readable one,
+    `message` describes the exit. `dataclasses.replace` does not read the file again.
 
     Args:
         local_rank: the worker's local rank.
         pid: the worker's process id.
         exitcode: its exit code, or -n if signal n ended it.
         error_file: the file for its exception; `"<N/A>"` if the worker has not written it.
-        error_file_data: the content of the file.
-        message: the file's message, a string or torch's nested object; without a file, one
-            sentence about the exit.
+        error_file_data: the content of the file; `{"message": ...}` for a failure that was reported
+            in another way.
+        message: the file's message, a string or torch's nested object; without one, a sentence,
+            by default about the exit.
         timestamp: seconds since the epoch with fractions, from the file or else the time at which
             the exit was seen.
         last_lines: the last lines of its stderr, oldest first.
@@ -67,15 +67,16 @@ class ProcessFailure(Record):
         lifetime: seconds between its start and the failure; None if unknown.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
         reason: who sent the signal that ended it and why, if that went through the launcher.
-        reply: what the worker reported, for a failure without an error file on this host; sets
-            `message` and `error_file_data`.
+        known_place: `place`, if another node has read it; empty to read it here.
+        known_consequence: `consequence`, if another node has read it, with empty words if it found
+            none; None to read it here.
     """
 
     local_rank: int
     pid: int
     exitcode: int
     error_file: str
-    error_file_data: dict[str, Any] = field(init=False)
+    error_file_data: dict[str, Any] = field(default_factory=dict, kw_only=True)
     message: str | dict[str, Any] = field(default="", kw_only=True)
     timestamp: float = field(default=math.nan, kw_only=True)
     last_lines: list[str] = field(default_factory=list, kw_only=True)
@@ -87,35 +88,42 @@ class ProcessFailure(Record):
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
     reason: str = field(default="", kw_only=True)
-    reply: InitVar[str | dict[str, Any]] = field(default="", kw_only=True)
+    known_place: str = field(default="", kw_only=True)
+    known_consequence: Consequence | None = field(default=None, kw_only=True)
 
-    def __post_init__(self, reply: str | dict[str, Any]) -> None:
-        self._place: str | None = None
-        self._consequence: Consequence | None = None
-        self._is_consequence_set = False
+    def __post_init__(self) -> None:
+        facts = vars(self)  # which can still change here
         if math.isnan(self.timestamp):
-            self.timestamp = time.time()
-        self.error_file_data = {"message": reply or _NO_MESSAGE}
-        given, self.message = self.message, reply
+            facts["timestamp"] = time.time()
+        if self.error_file_data:
+            facts["error_file"] = self.error_file or NOT_AVAILABLE
+            facts["message"] = self.message or self.error_file_data["message"]
+        else:
+            self._read_error_file(facts)
+
+    def _read_error_file(self, facts: dict[str, Any]) -> None:
+        data: dict[str, Any] = {"message": _NO_MESSAGE}
+        message: str | dict[str, Any] = ""
         if self.error_file and os.path.isfile(self.error_file):  # torch allows None
             from plaunch.process.error_file import ErrorFileError, read_error_file, timestamp_of
 
             try:
-                self.error_file_data = read_error_file(self.error_file)
-                self.message = self.error_file_data["message"]
+                data = read_error_file(self.error_file)
+                message = data["message"]
                 written_at = os.stat(self.error_file).st_mtime
-                self.timestamp = timestamp_of(self.error_file_data, written_at, self.timestamp)
+                facts["timestamp"] = timestamp_of(data, written_at, self.timestamp)
             except (ErrorFileError, OSError) as error:
-                self.message = f"{self._exit_alone()}; {error}"
+                message = self.message or f"{self._exit_alone()}; {error}"
         else:
-            self.error_file = NOT_AVAILABLE
-        if not self.message:
-            self.message = given or self.exit_sentence()
+            facts["error_file"] = NOT_AVAILABLE
+        if not message:
+            message = self.message or self.exit_sentence()
             if self.exitcode >= 0:
-                self.error_file_data["errorTraits"] = {
+                data["errorTraits"] = {
                     "category": "system_terminated_error",
                     "retryability": "False",
                 }
+        facts.update(error_file_data=data, message=message)
 
     @property
     def has_reply(self) -> bool:
@@ -167,26 +175,20 @@ class ProcessFailure(Record):
         """The last line of the user's code that was running, as `train.py:39`; empty if unknown.
 
         The user's code is everything except Python's standard library, installed packages and
-        torch. For a failure of another node, the line that the other node has found is assigned.
+        torch.
         """
-        return self.raised.place if self._place is None else self._place
-
-    @place.setter
-    def place(self, place: str) -> None:
-        self._place = place
+        return self.known_place or self.raised.place
 
     @property
     def consequence(self) -> Consequence | None:
         """What the failure, or a direct cause of it, says about a peer; None if nothing.
 
-        Such a failure is the consequence of another one, of a lost node or of an early exit. For a
-        failure of another node, the consequence that the other node has found is assigned.
+        Such a failure is the consequence of another one, of a lost node or of an early exit.
         """
-        return self._consequence if self._is_consequence_set else self._read_consequence()
-
-    @consequence.setter
-    def consequence(self, consequence: Consequence | None) -> None:
-        self._consequence, self._is_consequence_set = consequence, True
+        known = self.known_consequence
+        if known is None:
+            return self._read_consequence()
+        return known if known.words else None
 
     def _read_consequence(self) -> Consequence | None:
         if self.hung or self.oom_killed or (self.global_rank or 0) < 0:

@@ -6,7 +6,6 @@ import abc
 import enum
 import os
 from dataclasses import field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
@@ -14,8 +13,9 @@ from plaunch.numbers import MOST_WORKERS, digits, quote
 from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from plaunch.doctor import DoctorContext, Finding
     from plaunch.process.streams import Sink, Streams
 
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -165,7 +165,7 @@ class LogsSpecs(abc.ABC):
         return None
 
     def planned(self, run_id: str, local_rank: int) -> dict[str, str] | None:
-        """The files of a rank's first start, for `--dry-run`; creates nothing.
+        """Return the files of a rank's first start, for `--dry-run`; creates nothing.
 
         The keys are `stdout`, `stderr` and `error_file`; streams that only go to the console have
         none. The default returns None, for unknown.
@@ -208,18 +208,21 @@ class LogsSpecs(abc.ABC):
                 filtered file of `dest`. `capture_stderr`, whether to keep the last lines of stderr.
                 `keeps_daemons`, whether daemons may write after the end of the launcher. `before`,
                 the streams of the previous start, or None: the console first shows the rest of
-                these. `open_sink`, if this logs spec has sinks, called instead of the method.
-                Later versions may add options.
+                these. `open_sink`, called instead of the method. Later versions may add options.
 
         Raises:
             OSError: something cannot be opened.
         """
-        if has_sinks(self):
-            options.setdefault("open_sink", self.open_sink)
+        options.setdefault("open_sink", self.open_sink)
         from plaunch.parts import STREAMS, load_part  # when workers start
 
         streams: Streams = load_part(STREAMS)(dest, nprocs, **options)
         return streams
+
+    def doctor_findings(self, context: DoctorContext) -> Iterable[Finding]:
+        """Check the folders of the logs for `--doctor`; the default finds nothing."""
+        del context
+        return ()
 
     def close(self, succeeded: bool) -> None:
         """Remove logs that need not be kept after the job, and finish the others; called once.
@@ -232,17 +235,14 @@ class LogsSpecs(abc.ABC):
         del succeeded
 
 
-def has_sinks(specs: Any) -> bool:
-    """Whether a logs spec has its own `open_sink`."""
-    its = getattr(specs, "open_sink", None)
-    return its is not None and getattr(its, "__func__", None) is not LogsSpecs.open_sink
+def own_logs_specs(specs: Any) -> LogsSpecs:
+    """Return a logs spec, or the adapter of one that was written for torchrun."""
+    if not isinstance(specs, LogsSpecs):
+        from plaunch.parts import TORCHS_LOGS_SPECS, load_part  # for torchrun's only
 
-
-def open_streams(specs: LogsSpecs, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
-    """Open the streams of a logs spec; plaunch's own if the spec was written for torchrun."""
-    open_its = getattr(specs, "open_streams", partial(LogsSpecs.open_streams, specs))
-    streams: Streams = open_its(dest, nprocs, **options)
-    return streams
+        specs = load_part(TORCHS_LOGS_SPECS)(specs)
+    own: LogsSpecs = specs
+    return own
 
 
 def default_logs_specs(
@@ -250,7 +250,7 @@ def default_logs_specs(
     redirects: Std | Mapping[int, Std],
     tee: Std | Mapping[int, Std],
 ) -> LogsSpecs:
-    """The logs spec for programs that call `start_processes` or an agent without one.
+    """Create the logs spec for programs that call `start_processes` or an agent without one.
 
     Raises:
         LogDirectoryError: the log directory cannot be used.
@@ -269,19 +269,16 @@ def find_run_dir(specs: object, run_id: str) -> str:
     """Create the folder of a launch that remains after it; empty if there is none.
 
     Args:
-        specs: the logs spec of the launch, which may be written for torchrun, or None.
+        specs: the logs spec of the launch; anything else has no folder.
         run_id: the id of the job.
 
     Raises:
         LogDirectoryError: the folder cannot be created; a third party's logs spec may raise others.
     """
-    create_run_dir = getattr(specs, "create_run_dir", None)
-    path = create_run_dir(run_id) if create_run_dir is not None else None
-    if path:
-        return str(path)
-    root = getattr(specs, "root_log_dir", None)
-    is_kept = root and root not in (os.devnull, getattr(specs, "temporary_dir", None))
-    return str(root) if is_kept else ""
+    if not isinstance(specs, LogsSpecs):
+        return ""
+    path = specs.create_run_dir(run_id) or specs.root_log_dir
+    return str(path) if path and path not in (os.devnull, specs.temporary_dir) else ""
 
 
 def remove_temporary(folder: str) -> None:

@@ -30,7 +30,7 @@ def owns_process() -> bool:
 
 
 def reported_exit_code(code: int) -> int:
-    """The exit code for a command line that ends with `code`; depends on `PLAUNCH_EXIT_CODE`."""
+    """Convert `code` to the exit code of the command line, as `PLAUNCH_EXIT_CODE` says."""
     if os.environ.get("PLAUNCH_EXIT_CODE") == "torchrun" and code not in (0, 2):
         return 1
     return code
@@ -47,12 +47,12 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `environ` for a helper process of the launcher, which needs no secrets."""
+    """Copy `environ` for a helper process of the launcher, which needs no secrets."""
     return {name: value for name, value in environ.items() if not is_secret(name)}
 
 
 def inheritable(environ: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `environ` for a worker: without secrets, and without the launcher's mark."""
+    """Copy `environ` for a worker: without secrets, and without the launcher's mark."""
     return {name: v for name, v in without_secrets(environ).items() if name != LAUNCHER_VARIABLE}
 
 
@@ -68,12 +68,12 @@ _JOBS_ENTRY = JOBS_VARIABLE.encode() + b"="
 
 
 def make_job_id() -> str:
-    """A name for one start of workers: 12 random hexadecimal digits."""
+    """Make a name for one start of workers: 12 random hexadecimal digits."""
     return os.urandom(6).hex()
 
 
 def make_tags(job: str, rank: int | str, inherited: str | None) -> str:
-    """The value of `PLAUNCH_JOBS` for one worker: the tags of outer jobs, then its own.
+    """Make the value of `PLAUNCH_JOBS` for one worker: the tags of outer jobs, then its own.
 
     A helper has `HELPER` instead of the rank.
     """
@@ -82,7 +82,7 @@ def make_tags(job: str, rank: int | str, inherited: str | None) -> str:
 
 
 def find_rank(environ: bytes, job: bytes) -> int | None:
-    """The local rank whose tag of `job` is in an environment; None if there is none."""
+    """Find the local rank whose tag of `job` is in an environment; None if there is none."""
     if _JOBS_ENTRY not in environ:
         return None
     for entry in environ.split(b"\0"):
@@ -92,7 +92,7 @@ def find_rank(environ: bytes, job: bytes) -> int | None:
 
 
 def find_rank_in_title(title: bytes, job: bytes) -> int | None:
-    """The same for a command line, in which a forked worker has written its tags."""
+    """Find the rank in a command line, in which a forked worker has written its tags."""
     if job not in title:
         return None
     return _rank_among(title.replace(b"\0", b" ").replace(b":", b" ").split(), job)
@@ -114,7 +114,7 @@ _MAX_LINE = 4096  # bytes that the kernel writes in one piece
 
 
 def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> bytes:
-    """Reports that a start of workers begins; earlier ones are over.
+    """Return the line that reports a start of workers; earlier starts are over.
 
     Args:
         job: its name.
@@ -130,5 +130,5 @@ def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> b
 
 
 def process_line(rank: int, pid: int, start: int) -> bytes:
-    """Reports a process of the job: a worker, or with a negative rank an orphan."""
+    """Return the line that reports a process: a worker's, or with a negative rank an orphan's."""
     return f"process {rank} {pid} {start}\n".encode()

@@ -16,12 +16,13 @@ from plaunch.process.streams import is_shown, last_lines
 from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from plaunch.process.children import ProcessHandle
     from plaunch.process.components import WorkerInfo, WorkerResults
+    from plaunch.process.logs import LogsDest
     from plaunch.process.streams import Streams
-    from plaunch.process.watches import OutOfMemoryWatch
+    from plaunch.process.watches import OutOfMemoryCounter
 
 _log = logging.getLogger("plaunch")
 
@@ -58,8 +59,7 @@ class WorkerOutcomes:
     Args:
         name: what the workers are, for the log.
         nprocs: the number of workers.
-        error_files: where workers report their exceptions, by local rank.
-        log_files: returns the files with the output of a worker.
+        dest: where their output goes, and where they report exceptions.
         results: receives what the workers send back.
         worker_info: what is known of the worker with this local rank and pid.
     """
@@ -68,8 +68,7 @@ class WorkerOutcomes:
         self,
         name: str,
         nprocs: int,
-        error_files: Mapping[int, str],
-        log_files: Callable[[int], list[str]],
+        dest: LogsDest,
         results: WorkerResults,
         worker_info: Callable[[int, int], WorkerInfo],
     ) -> None:
@@ -77,28 +76,30 @@ class WorkerOutcomes:
         self.exits: dict[int, WorkerExit] = {}  # in the order seen
         self._name = name
         self._nprocs = nprocs
-        self._error_files = error_files
-        self._log_files = log_files
+        self._dest = dest
         self._results = results
         self._worker_info = worker_info
         self._new: list[int] = []  # the local ranks of exits that `take` has not returned yet
         self._live_at_stop: frozenset[int] = frozenset()
         self._stopped_ranks: frozenset[int] = frozenset()
         self._old_files: dict[int, _FileState | None] = {}
-        self._memory: OutOfMemoryWatch | None = None
+        self._memory: OutOfMemoryCounter | None = None
+        self._began = 0.0  # in seconds since the epoch
+        self._signals: dict[int, tuple[int, str]] = {}  # by local rank: the last one, and why
 
-    def begin(self, memory: OutOfMemoryWatch) -> None:
+    def begin(self, memory: OutOfMemoryCounter) -> None:
         """Record the state of the error files before the first worker starts.
 
         Args:
             memory: notices kills for lack of memory from now on.
         """
         self._memory = memory
+        self._began = time.time()
         # A logs spec may use a file again that has the report of an earlier worker.
         self._old_files = {rank: self._find_error_file(rank) for rank in range(self._nprocs)}
 
     def live(self) -> list[int]:
-        """The local ranks of the workers without a recorded exit."""
+        """Return the local ranks of the workers without a recorded exit."""
         return [rank for rank in self.workers if rank not in self.exits]
 
     @property
@@ -107,7 +108,7 @@ class WorkerOutcomes:
         return {rank: each.failure for rank, each in self.exits.items() if each.failure}
 
     def take(self) -> list[WorkerExit]:
-        """The exits recorded since the last call, in the order seen."""
+        """Return the exits recorded since the last call, in the order seen."""
         new, self._new = self._new, []
         return [self.exits[rank] for rank in new]
 
@@ -120,6 +121,11 @@ class WorkerOutcomes:
             for rank in live
             if not (self._has_reported(rank) or self._results.has_returned(rank))
         )
+
+    def note_signal(self, local_rank: int, signum: signal.Signals, reason: str) -> None:
+        """Record why a signal is sent to a worker, for its failure; nothing without a reason."""
+        if reason:
+            self._signals[local_rank] = signum, reason
 
     def note(self, local_rank: int) -> WorkerExit:
         """Record the exit of a worker that has ended."""
@@ -143,9 +149,10 @@ class WorkerOutcomes:
             return seen
         # The exit code of a failure is never 0, whatever the worker ended with.
         failure = self._failure(local_rank, exitcode or 1)
-        failure.message = problem or failure.message
+        if problem:
+            failure = replace(failure, message=problem)
         if exitcode == -signal.SIGKILL and self._memory is not None:
-            failure.oom_killed = self._memory.has_killed()
+            failure = replace(failure, oom_killed=self._memory.has_killed())
         _log.debug(
             "%s %d (pid %d) failed: %s", self._name, local_rank, pid, failure.describe_exit()
         )
@@ -162,12 +169,11 @@ class WorkerOutcomes:
             return
         for rank, each in self.exits.items():
             if each.stopped and each.exitcode:
-                failure = self._failure(rank, each.exitcode)
-                failure.timestamp = each.timestamp
+                failure = replace(self._failure(rank, each.exitcode), timestamp=each.timestamp)
                 self.exits[rank] = replace(each, failure=failure)
 
     def all_failures(self) -> dict[int, ProcessFailure]:
-        """The failures so far, and those of running workers that have reported an exception.
+        """Return the failures so far, and those of running workers that have reported an exception.
 
         The latter may have failed first. They are left out as long as no worker has ended by a
         failure.
@@ -179,7 +185,7 @@ class WorkerOutcomes:
         return failures
 
     def stopped(self) -> dict[int, int]:
-        """The exit codes of the workers that were stopped and have not failed, by local rank."""
+        """Return the exit codes of workers that were stopped and have not failed, by local rank."""
         return {
             rank: each.exitcode
             for rank, each in self.exits.items()
@@ -191,24 +197,21 @@ class WorkerOutcomes:
         is_zero = all(each.exitcode == 0 for each in self.exits.values())
         return is_zero and len(self.exits) == self._nprocs and not self.failures
 
-    def result(
-        self, streams: Streams, stdouts: Mapping[int, str], stderrs: Mapping[int, str]
-    ) -> RunProcsResult:
-        """The result so far.
-
-        Args:
-            streams: carry the output, and know its last lines.
-            stdouts: the files that stdout was redirected to, by local rank.
-            stderrs: the same for stderr.
-        """
-        failures = self.all_failures()
-        for rank, failure in failures.items():
-            failure.last_lines = last_lines(streams, rank)
-            failure.is_shown = is_shown(streams, rank)
+    def result(self, streams: Streams) -> RunProcsResult:
+        """Return the result so far; `streams` have the last lines of the output."""
+        failures = {
+            rank: replace(
+                failure, last_lines=last_lines(streams, rank), is_shown=is_shown(streams, rank)
+            )
+            for rank, failure in self.all_failures().items()
+        }
+        for rank in failures.keys() & self.exits.keys():
+            self.exits[rank] = replace(self.exits[rank], failure=failures[rank])
         stopped = self.stopped()
         are_successes = self.are_successes() and not stopped
         values = self._results.values(self._nprocs) if are_successes else {}
-        return RunProcsResult(values, failures, dict(stdouts), dict(stderrs), stopped)
+        stdouts, stderrs = dict(self._dest.stdouts), dict(self._dest.stderrs)
+        return RunProcsResult(values, failures, stdouts, stderrs, stopped)
 
     def reap(self) -> None:
         """Reap the workers that have ended."""
@@ -222,13 +225,22 @@ class WorkerOutcomes:
                 stack.callback(worker.release)
 
     def _failure(self, local_rank: int, exitcode: int) -> ProcessFailure:
-        return ProcessFailure(
-            local_rank=local_rank,
-            pid=self.workers[local_rank].pid,
-            exitcode=exitcode,
-            error_file=self._error_files.get(local_rank, ""),
-            log_files=self._log_files(local_rank),
+        pid = self.workers[local_rank].pid
+        rank = self._worker_info(local_rank, pid).global_rank
+        paths = (self._dest.stdouts.get(local_rank), self._dest.stderrs.get(local_rank))
+        failure = ProcessFailure(
+            local_rank,
+            pid,
+            exitcode,
+            self._dest.error_files.get(local_rank, ""),
+            global_rank=rank if rank >= 0 else None,
+            log_files=[path for path in dict.fromkeys(paths) if path and path != os.devnull],
         )
+        failure = replace(failure, lifetime=max(failure.timestamp - self._began, 0.0))
+        signum, why = self._signals.get(local_rank, (0, ""))
+        if not why or failure.has_reply or exitcode not in (-signum, 128 + signum):
+            return failure
+        return replace(failure, message=f"{failure.exit_sentence()}: {why}", reason=why)
 
     def _has_reported(self, local_rank: int) -> bool:
         """Whether a running worker has failed: it reported an exception, or sent an invalid result.
@@ -241,7 +253,7 @@ class WorkerOutcomes:
         )
 
     def _find_error_file(self, local_rank: int) -> _FileState | None:
-        path = self._error_files.get(local_rank)
+        path = self._dest.error_files.get(local_rank)
         if not path or path == os.devnull:
             return None
         try:

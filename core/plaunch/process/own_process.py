@@ -42,7 +42,7 @@ class DescriptorLimit:
 
 @functools.cache
 def descriptor_limit() -> DescriptorLimit:
-    """The limit of this process."""
+    """Return the limit of this process."""
     return DescriptorLimit()
 
 

@@ -29,7 +29,7 @@ _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "s
 
 
 def read_proc(name: str, proc: str = PROC) -> bytes:
-    """A file of /proc, such as `self/status`; empty if it is gone or may not be read."""
+    """Read a file of /proc, such as `self/status`; empty if it is gone or may not be read."""
     try:
         return _read(name, proc)
     except OSError:
@@ -37,7 +37,7 @@ def read_proc(name: str, proc: str = PROC) -> bytes:
 
 
 def list_numbers(folder: str = "", proc: str = PROC) -> set[int]:
-    """The numbers in a folder such as `self/task` or `self/fd`; by default, of all processes."""
+    """List the numbers in a folder such as `self/task`; by default, of all processes."""
     try:
         return {int(name) for name in os.listdir(f"{proc}/{folder}") if name.isdigit()}
     except OSError:
@@ -45,7 +45,7 @@ def list_numbers(folder: str = "", proc: str = PROC) -> set[int]:
 
 
 def read_link(name: str, proc: str = PROC) -> str:
-    """The target of a link, such as `self/exe`; empty if it is gone or may not be read."""
+    """Read the target of a link, such as `self/exe`; empty if it is gone or may not be read."""
     try:
         return os.readlink(f"{proc}/{name}")
     except OSError:
@@ -53,25 +53,25 @@ def read_link(name: str, proc: str = PROC) -> str:
 
 
 def read_fds(pid: int | str, proc: str = PROC) -> dict[int, str]:
-    """The open files of a process by descriptor: a path, or a name such as `socket:[1234]`."""
+    """Read the open files of a process by descriptor: a path, or a name such as `socket:[1234]`."""
     targets = {fd: read_link(f"{pid}/fd/{fd}", proc) for fd in list_numbers(f"{pid}/fd", proc)}
     return {fd: target for fd, target in targets.items() if target}
 
 
 def find_field(status: bytes, name: str) -> str:
-    """The value of a field of `status`, such as `Uid`; empty if it is missing."""
+    """Find the value of a field of `status`, such as `Uid`; empty if it is missing."""
     value = status.partition(f"\n{name}:".encode())[2].partition(b"\n")[0]
     return value.decode(errors="replace").strip()
 
 
 def find_variable(environ: bytes, name: str) -> str:
-    """The value of a variable in an environment of /proc; empty if it is missing."""
+    """Find the value of a variable in an environment of /proc; empty if it is missing."""
     value = (b"\0" + environ).partition(f"\0{name}=".encode())[2].partition(b"\0")[0]
     return os.fsdecode(value)
 
 
 def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
-    """The fields of `stat` from the state on, which is the first; empty if the process is gone."""
+    """Read the fields of `stat` from the state on; empty if the process is gone."""
     try:
         fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -97,7 +97,7 @@ def _first_line(name: str, proc: str) -> str:
 
 
 def find_environ(pid: int, proc: str = PROC) -> bytes | None:
-    """The environment that a program was started with; None if it may not be read.
+    """Find the environment that a program was started with; None if it may not be read.
 
     Empty if the process is gone, and during its execve.
     """
@@ -110,34 +110,34 @@ def find_environ(pid: int, proc: str = PROC) -> bytes | None:
 
 
 def read_environ(pid: int, proc: str = PROC) -> bytes:
-    """The environment that a program was started with; empty if it may not be read."""
+    """Read the environment that a program was started with; empty if it may not be read."""
     return find_environ(pid, proc) or b""
 
 
 def read_state(pid: int, proc: str = PROC) -> str:
-    """The state letter of a process (`D` sleeps uninterruptibly); empty if it is gone."""
+    """Read the state letter of a process (`D` sleeps uninterruptibly); empty if it is gone."""
     fields = read_stat(pid, proc)
     return fields[0].decode() if fields else ""
 
 
 def read_user(pid: int, proc: str = PROC) -> int:
-    """The real user id of a process; -1 if it is gone."""
+    """Read the real user id of a process; -1 if it is gone."""
     user = find_field(read_proc(f"{pid}/status", proc), "Uid")
     return int(user.split()[0]) if user else -1
 
 
 def read_command(pid: int | str, proc: str = PROC) -> list[str]:
-    """The words of the command line of a process; empty if it is gone."""
+    """Read the words of the command line of a process; empty if it is gone."""
     return [os.fsdecode(word) for word in read_proc(f"{pid}/cmdline", proc).split(b"\0")[:-1]]
 
 
 def read_name(pid: int | str, proc: str = PROC) -> str:
-    """The short name of a process; empty if it is gone."""
+    """Read the short name of a process; empty if it is gone."""
     return _first_line(f"{pid}/comm", proc)
 
 
 def read_masks(proc: str = PROC) -> tuple[int, int] | None:
-    """The signals that this process ignores and catches; Python knows only its own handlers.
+    """Read the signals that this process ignores and catches; Python knows only its handlers.
 
     Returns:
         Both masks, with bit n-1 for signal n; None if they cannot be read, for want of a descriptor
@@ -152,7 +152,7 @@ def read_masks(proc: str = PROC) -> tuple[int, int] | None:
 
 
 def read_adopted(proc: str = PROC) -> set[int] | None:
-    """The process ids of the main thread's children; None if the kernel does not list them.
+    """Read the process ids of the main thread's children; None if the kernel does not list them.
 
     The kernel gives orphans, and the children of threads that have ended, to the first thread that
     runs, which is the main thread. Reading only that costs one file instead of one per thread.
@@ -164,7 +164,7 @@ def read_adopted(proc: str = PROC) -> set[int] | None:
 
 
 def read_children(proc: str = PROC) -> set[int] | None:
-    """The process ids of this process's children; None if the kernel does not list them.
+    """Read the process ids of this process's children; None if the kernel does not list them.
 
     Each thread has its own. When one ends, its children pass to another thread, which may have been
     read already: then all are read again. None as well if threads end all the time.
@@ -188,7 +188,7 @@ def read_children(proc: str = PROC) -> set[int] | None:
 
 
 def find_processor_wait(proc: str = PROC) -> float | None:
-    """Seconds for which this thread was runnable without a processor; None if unknown."""
+    """Find the seconds that this thread waited for a processor; None if unknown."""
     fields = read_proc("thread-self/schedstat", proc).split()
     return int(fields[1]) / 1e9 if len(fields) > 1 and fields[1].isdigit() else None
 
@@ -212,20 +212,20 @@ def is_waiting_for_child(pid: int, proc: str = PROC) -> bool:
 
 
 def read_stack(pid: int, proc: str = PROC) -> list[str]:
-    """The functions of the kernel that a process is in, the innermost first; only root may ask."""
+    """Read the kernel functions that a process is in, the innermost first; only root may."""
     # Lines are "[<0>] io_schedule+0x46/0x80".
     lines = read_proc(f"{pid}/stack", proc).decode(errors="replace").splitlines()
     return [line.rpartition("] ")[2].partition("+")[0] for line in lines]
 
 
 def read_waiting_place(pid: int, proc: str = PROC) -> str:
-    """The function of the kernel that a process sleeps in; empty if the kernel does not say."""
+    """Find the kernel function that a process sleeps in; empty if the kernel does not say."""
     place = _first_line(f"{pid}/wchan", proc)
     return place if place not in ("", "0") else next(iter(read_stack(pid, proc)), "")
 
 
 def describe_process(pid: int, proc: str = PROC) -> str:
-    """A process in words: its pid, its state, and where it waits as far as the kernel says."""
+    """Describe a process: its pid, its state, and where it waits as far as the kernel says."""
     state = read_state(pid, proc)
     if not state:
         return f"pid {pid} (state unknown)"
@@ -283,7 +283,7 @@ class Process(NamedTuple):
 
 
 def open_pidfd(pid: int) -> int:
-    """A descriptor of a process, which is readable when the process has ended.
+    """Open a descriptor of a process, which is readable when the process has ended.
 
     -1 on old kernels, in containers that forbid it, without free descriptors, for a process that is
     gone, and with `PLAUNCH_NO_PIDFD=1` in the environment.
@@ -297,7 +297,7 @@ def open_pidfd(pid: int) -> int:
 
 
 def wait_for_end(pidfd: int, seconds: float) -> None:
-    """Wait at most so long for the end of the process of a pidfd; does not wait for -1."""
+    """Wait at most so long for the end of the process of a pidfd; do not wait for -1."""
     if pidfd >= 0:
         from plaunch.durations import milliseconds  # not in the guard
 
@@ -312,7 +312,7 @@ def has_table(proc: str = PROC) -> bool:
 
 
 def read_process(pid: int, proc: str = PROC) -> Process | None:
-    """One process; None if it is gone or cannot be read."""
+    """Read one process; None if it is gone or cannot be read."""
     try:
         fields = read_stat(pid, proc)
         state = fields[0].decode()
@@ -331,13 +331,13 @@ def read_process(pid: int, proc: str = PROC) -> Process | None:
 
 
 def find_identity(pid: int, proc: str = PROC) -> Identity:
-    """The pid of a process, and its start time; -1 if that cannot be read."""
+    """Find the pid of a process, and its start time; -1 if that cannot be read."""
     process = read_process(pid, proc)
     return (pid, -1) if process is None else process.identity
 
 
 def read_table(proc: str = PROC) -> dict[int, Process]:
-    """All processes by pid, with zombies; empty without /proc.
+    """Read all processes by pid, with zombies; empty without /proc.
 
     It is read process by process, so that a process that starts meanwhile may be missing.
     """
@@ -346,7 +346,7 @@ def read_table(proc: str = PROC) -> dict[int, Process]:
 
 
 def ancestors_of(table: Mapping[int, Process], pid: int) -> set[int]:
-    """The pids of a process, its parent, and so on."""
+    """Return the pids of a process, its parent, and so on."""
     found: set[int] = set()
     while pid in table and pid not in found:
         found.add(pid)
@@ -355,7 +355,7 @@ def ancestors_of(table: Mapping[int, Process], pid: int) -> set[int]:
 
 
 def children_by_parent(table: Mapping[int, Process]) -> dict[int, list[int]]:
-    """The pids of the children of each process that has any."""
+    """Return the pids of the children of each process that has any."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.ppid, []).append(process.pid)

@@ -34,10 +34,10 @@ class SignalPolicy(Protocol):
     """
 
     def signals(self) -> Collection[signal.Signals]:
-        """The signals to install a handler for; all others keep their disposition."""
+        """Return the signals to install a handler for; all others keep their disposition."""
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """What the launcher does with `signum`, one of `signals()`."""
+        """Return what the launcher does with `signum`, one of `signals()`."""
 
 
 def parse_signals(names: str) -> tuple[signal.Signals, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import SHUTDOWN_TIMEOUT
@@ -35,7 +36,7 @@ class SubprocessContext(SupervisedContext):
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
         program, args = str(self.entrypoint), self.args[local_rank]
-        env, popen = self._environment(local_rank), self._popen(local_rank)
+        env, popen = self._environment(local_rank), partial(self._popen, local_rank)
         return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank, popen))
 
 
@@ -97,7 +98,7 @@ def _start_error(subject: str, program: str, path: str | None, error: OSError) -
 
 
 def _argument(value: Any) -> str:
-    """An argument as a string, converted as in torchrun."""
+    """Return an argument as a string, converted as in torchrun."""
     return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
 
 

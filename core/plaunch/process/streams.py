@@ -77,7 +77,7 @@ class Streams(Protocol):
     """
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
-        """The descriptors for stdout and stderr of a worker; None means the launcher's own.
+        """Return the descriptors for stdout and stderr of a worker; None means the launcher's own.
 
         Called once for each rank. The descriptors are close-on-exec, and valid until `start`, which
         closes them.
@@ -111,7 +111,7 @@ class Streams(Protocol):
         """
 
     def last_lines(self, local_rank: int) -> Sequence[str]:
-        """The last lines of that rank's stderr, oldest first; complete after `finish`.
+        """Return the last lines of that rank's stderr, oldest first; complete after `finish`.
 
         Empty if unknown. Called for a rank that has failed, once its exit is seen and again at the
         end. The first call should wait briefly for output in transit: restart policies read the
@@ -126,10 +126,10 @@ class Streams(Protocol):
         """
 
     def counts(self) -> OutputCounts:
-        """The current counts; called by any thread, at any time after `start`."""
+        """Return the current counts; called by any thread, at any time after `start`."""
 
     def last_shown(self) -> float:
-        """When the console last accepted output, on the monotonic clock; `-math.inf` if never.
+        """Return when the console last accepted output, on the monotonic clock; or `-math.inf`.
 
         Called by any thread, at any time after `start`. While a slow consumer takes long for the
         last output, this shows that the launcher is alive.
@@ -201,7 +201,7 @@ class LastOutput:
         shows_rest: whether to wait for a slow console, without a limit. If not, the caller does so
             at the end of the run, if the streams support it.
         timeout: seconds for which the streams may show nothing.
-        hurried_timeout: the same after `escalate`.
+        escalated_timeout: the same after `escalate`.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class LastOutput:
         *,
         shows_rest: bool,
         timeout: float = 60.0,
-        hurried_timeout: float = 10.0,
+        escalated_timeout: float = 10.0,
     ) -> None:
         self.is_begun = False
         self.is_over = False
@@ -219,7 +219,7 @@ class LastOutput:
         self._wake = wake
         self._shows_rest = shows_rest
         self._timeout = timeout
-        self._hurried_timeout = hurried_timeout
+        self._hurried_timeout = escalated_timeout
         self._begun_at = 0.0
         self._is_finished = False
         self._thread: threading.Thread | None = None
@@ -295,7 +295,7 @@ class OutputStats:
         self._before_and_now = (self.counts()._replace(lag_bytes=0), streams)
 
     def counts(self) -> OutputCounts:
-        """The current counts."""
+        """Return the current counts."""
         before, streams = self._before_and_now
         if streams is None:
             return before
@@ -308,5 +308,5 @@ class OutputStats:
         )
 
     def last_shown(self) -> float:
-        """When the console last accepted output, on the monotonic clock; `-math.inf` if never."""
+        """Return when the console last accepted output, on the monotonic clock; or `-math.inf`."""
         return -math.inf if self.streams is None else self.streams.last_shown()

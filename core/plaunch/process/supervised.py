@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
-from plaunch.process.children import ExitWatch, restore_sigchld
+from plaunch.process.children import ExitPoller, restore_sigchld
 from plaunch.process.components import ContextComponents, WorkerResults, default_binder
 from plaunch.process.context import PContext
 from plaunch.process.marks import JOBS_VARIABLE, inheritable
@@ -21,7 +21,7 @@ from plaunch.process.stopping.job import Reaper
 from plaunch.process.stopping.stop import Stop, describe_unkillable
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
 from plaunch.process.streams import LastOutput
-from plaunch.process.watches import OutOfMemoryWatch
+from plaunch.process.watches import OutOfMemoryCounter
 
 if TYPE_CHECKING:
     import signal
@@ -43,7 +43,7 @@ _LONGEST_WAIT = 1.0  # seconds; another thread may have closed what a thread wai
 class _Opened(NamedTuple):
     """What a context opens before it starts its workers; `resources` closes all of it."""
 
-    watch: ExitWatch
+    poller: ExitPoller
     job: Job
     streams: Streams
     output: LastOutput
@@ -92,7 +92,6 @@ class SupervisedContext(PContext):
             duplicate_stderr_filters,
             **options,
         )
-        self.started_by_starter: set[int] = set()  # local ranks
         self._binder = default_binder(numa_options) if binder is None else binder
         self._bindings: Mapping[int, Binding] = {}
         self._components = components or ContextComponents()
@@ -101,11 +100,11 @@ class SupervisedContext(PContext):
         self._outcomes = WorkerOutcomes(
             name,
             self.nprocs,
-            self.error_files,
-            self._log_files,
+            self._logs_dest,
             self._results,
             self._components.worker_info,
         )
+        self._from_starter: set[int] = set()  # the local ranks that the starter has started
         self._lock = threading.RLock()  # held while the state of the workers is read or changed
         self._opened: _Opened | None = None
         self._observer: WorkerObserver | None = None  # from the moment when all are started
@@ -122,25 +121,30 @@ class SupervisedContext(PContext):
         """Start one worker with these descriptors as its streams; None inherits the launcher's."""
 
     def pids(self) -> dict[int, int]:
-        """The process ids of the workers by local rank, also of those that have ended."""
+        """Return the process ids of the workers by local rank, also of those that have ended."""
         return {rank: worker.pid for rank, worker in self._outcomes.workers.items()}
 
+    def from_starter(self) -> frozenset[int]:
+        """Return the local ranks of the workers that the starter has started."""
+        return frozenset(self._from_starter)
+
     def exit_fds(self) -> list[int] | None:
-        """One descriptor that is readable when `wait(0)` has something to do.
+        """Return one descriptor that is readable when `wait(0)` has something to do.
 
         None where the kernel has no pidfds; the context must then be polled.
         """
         if self._is_closed:
             return []
-        fd = None if self._opened is None else self._opened.watch.fileno()
+        fd = None if self._opened is None else self._opened.poller.fileno()
         return None if fd is None else [fd]
 
-    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
-        """Send a signal to one worker only; does nothing if it has ended."""
+    def send_signal(self, local_rank: int, signum: signal.Signals, reason: str = "") -> None:
+        """Send a signal to one worker, unless it has ended; the reason is for its failure."""
+        self._outcomes.note_signal(local_rank, signum, reason)
         self._outcomes.workers[local_rank].send_signal(signum)
 
     def take_exits(self) -> list[WorkerExit]:
-        """The exits seen since the last call, in the order seen."""
+        """Return the exits seen since the last call, in the order seen."""
         return self._outcomes.take()
 
     def escalate(self) -> None:
@@ -149,7 +153,7 @@ class SupervisedContext(PContext):
         if self._stop is not None:
             self._stop.escalate()
         if self._opened is not None:
-            self._opened.watch.wake()
+            self._opened.poller.wake()
 
     def abandon(self, local_rank: int) -> None:
         """Do not wait for this worker in a stop, which then raises `UnkillableWorkerError`."""
@@ -158,26 +162,24 @@ class SupervisedContext(PContext):
     # --- what a subclass starts a worker with -------------------------------------------------
 
     def _environment(self, local_rank: int) -> dict[str, str]:
-        """The whole environment of this worker, with the tags that identify its processes."""
+        """Return the environment of this worker, with the tags that identify its processes."""
         tags = {JOBS_VARIABLE: self._begun().job.tags(local_rank)}
         return inheritable({**os.environ, **self.envs[local_rank], **tags})
 
-    def _popen(self, local_rank: int) -> Callable[..., Popen]:
-        """What starts the program of this worker, from the arguments of `subprocess.Popen`."""
-        starter, binding = self._components.starter, self._bindings.get(local_rank)
+    def _popen(
+        self, rank: int, command: Sequence[str], start_new_session: bool = True, **options: Any
+    ) -> Popen:
+        """Start the program of this worker, with the arguments of `subprocess.Popen`."""
+        if (starter := self._components.starter) is not None:
+            binding = self._bindings.get(rank)
+            worker = starter.start(rank, command, binding=binding, **options)
+            if worker is not None:
+                self._from_starter.add(rank)
+                return worker
+        import subprocess  # not needed where all workers are forked
 
-        def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
-            if starter is not None:
-                worker = starter.start(local_rank, command, binding=binding, **options)
-                if worker is not None:
-                    self.started_by_starter.add(local_rank)
-                    return worker
-            import subprocess  # not needed where all workers are forked
-
-            with self._bound(local_rank):
-                return subprocess.Popen(command, start_new_session=start_new_session, **options)
-
-        return popen
+        with self._bound(rank):
+            return subprocess.Popen(command, start_new_session=start_new_session, **options)
 
     def _bound(self, local_rank: int) -> AbstractContextManager[None]:
         """Bind processes that this thread starts to the processors and devices of this worker."""
@@ -185,18 +187,19 @@ class SupervisedContext(PContext):
         return contextlib.nullcontext() if binding is None else binding.applied()
 
     def _fork_fds(self) -> tuple[int | None, list[int]]:
-        """The descriptors that a fork of this process has to deal with.
+        """Return the descriptors that a fork of this process has to deal with.
 
         Returns:
             The one for `become_worker`, if there is a guard, and those that the fork must close.
         """
-        watch, guards, starter = self._begun().watch, self._reaper.guards, self._components.starter
+        poller, starter = self._begun().poller, self._components.starter
+        guards = self._reaper.guards
         guard_fd = guards.line_fd()
-        fds = (*self._components.private_fds, *watch.own_fds(), *guards.own_fds())
+        fds = (*self._components.private_fds, *poller.own_fds(), *guards.own_fds())
         fds += () if starter is None else (*starter.fds(),)
         return guard_fd, [fd for fd in fds if fd != guard_fd]
 
-    # --- start, look, stop ------------------------------------------------------------------------
+    # --- start, check, stop -----------------------------------------------------------------------
 
     def _start(self) -> None:
         restore_sigchld()
@@ -221,23 +224,21 @@ class SupervisedContext(PContext):
 
     def _open(self) -> _Opened:
         """Open what the workers need: all of it, or nothing after an error."""
-        # The guard removes this folder if the launcher is killed.
-        folder = getattr(self._logs_specs, "temporary_dir", None)
         stats = self._components.stats
         with contextlib.ExitStack() as stack:
             if (logs := self._logs_to_close) is not None:
                 stack.callback(lambda: logs.close(self._outcomes.are_successes()))
-            watch = stack.enter_context(contextlib.closing(ExitWatch()))
-            self._outcomes.begin(OutOfMemoryWatch())
+            poller = stack.enter_context(contextlib.closing(ExitPoller()))
+            self._outcomes.begin(OutOfMemoryCounter())
             stack.callback(self._results.close)
-            self._results.begin(self.nprocs, watch)
+            self._results.begin(self.nprocs, poller)
             stack.callback(self._outcomes.release)
             if self._components.reaper is None:
                 stack.callback(self._reaper.close)
             job = self._reaper.begin(
                 has_forked=self._has_forked,
-                folder=folder if isinstance(folder, str) else None,
-                watch=watch,
+                folder=self._logs_specs.temporary_dir,  # the guard removes it
+                poller=poller,
             )
             streams = self._open_streams(
                 self._logs_dest,
@@ -245,13 +246,13 @@ class SupervisedContext(PContext):
                 keeps_daemons=self._reaper.keep_daemons,
                 before=None if stats is None else stats.streams,
             )
-            output = LastOutput(streams, watch.wake, shows_rest=stats is None)
+            output = LastOutput(streams, poller.wake, shows_rest=stats is None)
             # After an error, if the stop has not come to it.
             stack.callback(lambda: None if output.is_begun else streams.finish())
-            return _Opened(watch, job, streams, output, stack.pop_all())
+            return _Opened(poller, job, streams, output, stack.pop_all())
 
     def _start_all(self, opened: _Opened) -> None:
-        watch, job, streams = opened.watch, opened.job, opened.streams
+        poller, job, streams = opened.poller, opened.job, opened.streams
         starter, stats = self._components.starter, self._components.stats
         if starter is not None:
             starter.prepare({rank: self._environment(rank) for rank in range(self.nprocs)})
@@ -260,22 +261,19 @@ class SupervisedContext(PContext):
             self._outcomes.workers[rank] = worker
             descriptor_limit().give_back(worker.pid)
             job.started(rank, worker.pid)
-            watch.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
+            poller.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
         streams.start()
         if stats is not None:
             stats.follow(streams)
 
-    def _start_tails(self) -> None:
-        """Do nothing: teed streams pass through the launcher."""
-
     def _idle(self, remaining: float | None, period: float) -> None:
-        del period  # an exit wakes the watch
+        del period  # an exit wakes the poller
         if self._opened is not None:
             seconds = _LONGEST_WAIT if remaining is None else min(remaining, _LONGEST_WAIT)
-            self._opened.watch.wait(seconds)
+            self._opened.poller.wait(seconds)
 
-    def look(self) -> RunProcsResult | None:
-        """The state of the workers, as known now; neither waits nor stops anything.
+    def check(self) -> RunProcsResult | None:
+        """Return the state of the workers, as known now; neither waits nor stops anything.
 
         Returns:
             None while some run and none has failed. Else the result so far: after a failure, others
@@ -285,11 +283,13 @@ class SupervisedContext(PContext):
         with self._lock:
             if not self._is_closed:
                 with self._held_signals():
-                    self._note_exits(opened.watch)
+                    self._note_exits(opened.poller)
                     if self._outcomes.live() and not self._outcomes.failures:
-                        self._reaper.tend()
+                        self._reaper.update_if_due()
                         return None
-            return self._outcomes.result(opened.streams, self.stdouts, self.stderrs)
+            return self._outcomes.result(opened.streams)
+
+    look = check  # the old name, until the next version
 
     def fail_stopped(self) -> None:
         """Count workers that were stopped as failed, as `wait` does; see `RunProcsResult`."""
@@ -311,10 +311,10 @@ class SupervisedContext(PContext):
 
     def _create_stop(self, opened: _Opened, death_sig: signal.Signals, timeout: float) -> Stop:
         outcomes, observer = self._outcomes, self._observer
-        self._note_exits(opened.watch)
+        self._note_exits(opened.poller)
         outcomes.begin_stop()
         if outcomes.live() and not opened.job.inherits_orphans():
-            opened.job.look_at_all()
+            opened.job.scan()
         sequence = None
         # Workers that have succeeded may leave daemons behind, if the user says so.
         if not (self._reaper.keep_daemons and outcomes.are_successes() and not outcomes.stopped()):
@@ -327,14 +327,14 @@ class SupervisedContext(PContext):
                 death_sig=death_sig,
                 grace=timeout,
                 abandoned=self._abandoned,
-                on_step=None if observer is None else observer.stop_stepped,
+                on_step=None if observer is None else observer.on_stop_step,
             )
         stop = Stop(
             sequence=sequence,
             job=opened.job,
-            watch=opened.watch,
+            poller=opened.poller,
             output=opened.output,
-            look=self._look_at_ended,
+            find_live=self._reap_ended,
             release=self._end_stop,
             lock=self._lock,
         )
@@ -344,12 +344,12 @@ class SupervisedContext(PContext):
 
     def _poll(self) -> RunProcsResult | None:
         with self._lock:
-            if self._result is None and self.look() is not None:
+            if self._result is None and self.check() is not None:
                 try:
                     self.close()
                 finally:
                     self.fail_stopped()
-                    self._result = self.look()
+                    self._result = self.check()
             return self._result
 
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
@@ -358,24 +358,24 @@ class SupervisedContext(PContext):
                 return
             self.begin_stop(death_sig, timeout).run()
 
-    def _note_exits(self, watch: ExitWatch) -> None:
+    def _note_exits(self, poller: ExitPoller) -> None:
         """Record every exit that has not been recorded, in the order seen."""
-        self._reaper.guards.tend()
+        self._reaper.guards.replace_killed()
         self._results.receive()
-        for rank in watch.ended():
+        for rank in poller.ended():
             seen = self._outcomes.note(rank)
             if self._observer is not None:
-                self._observer.worker_ended(seen)
+                self._observer.on_exit(seen)
 
-    def _look_at_ended(self) -> list[int]:
-        """Record exits and reap the workers that have ended; the local ranks of the others."""
-        self._note_exits(self._begun().watch)
+    def _reap_ended(self) -> list[int]:
+        """Record exits and reap workers that have ended; return the local ranks of the others."""
+        self._note_exits(self._begun().poller)
         self._outcomes.reap()
         return self._outcomes.live()
 
     def _end_stop(self, stuck: dict[int, list[int]], orphans: list[int]) -> None:
         """Release everything at the end of a stop; raise if processes are still there."""
-        self._look_at_ended()
+        self._reap_ended()
         self._is_closed = True
         self._begun().resources.close()
         if stuck or orphans:
@@ -389,7 +389,7 @@ class SupervisedContext(PContext):
         return self._stop_signals.held()
 
     def _begun(self) -> _Opened:
-        """What the context has opened.
+        """Return what the context has opened.
 
         Raises:
             UsageError: the workers were not started.

@@ -133,7 +133,7 @@ class Traceback(NamedTuple):
 
 @lru_cache(_KNOWN)
 def raised_in_reply(text: str, traceback: str) -> Raised:
-    """The exception in an error file.
+    """Return the exception in an error file.
 
     Args:
         text: the message of the worker, usually the exception.
@@ -150,10 +150,10 @@ def raised_in_reply(text: str, traceback: str) -> Raised:
 
 
 def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
-    """The exception that ended a worker without an error file, in its last lines; empty if none.
+    """Find the exception that ended a worker without an error file, in its last lines.
 
     It is the last traceback, if the exit code is Python's after an exception. For a crash, only the
-    place is known: the user's line in the dump of `faulthandler`.
+    place is known: the user's line in the dump of `faulthandler`. Empty if there is none.
     """
     lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     if exitcode < 0:
@@ -166,18 +166,18 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
 
 @lru_cache(_KNOWN)
 def chain_in_reply(text: str, traceback: str) -> tuple[str, ...]:
-    """The texts of the exception in an error file and of its causes, the first cause last."""
+    """Return the texts of the exception in an error file and its causes, the first cause last."""
     return (text, *_chain(traceback[-_MOST:].splitlines()))
 
 
 def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]:
-    """The same for a worker without an error file; after a signal, the reason of the abort."""
+    """Return them for a worker without an error file; after a signal, the reason of the abort."""
     lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     return _reason_of_abort(lines) if exitcode < 0 else _chain(lines)
 
 
 def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int]:
-    """Output and exit code without an abort during the exit of the interpreter.
+    """Return output and exit code without an abort during the exit of the interpreter.
 
     After an uncaught exception, C++ aborts if a thread of torch still runs. The exception is the
     cause, as if Python had exited with 1.
@@ -189,12 +189,12 @@ def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int
 
 
 def unmarked(lines: Iterable[str]) -> list[str]:
-    """`lines` without the prefixes of torch.distributed."""
+    """Return `lines` without the prefixes of torch.distributed."""
     return [_RANK.sub("", line, count=1) for line in lines]
 
 
 def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
-    """All tracebacks of a text in order; the first one may lack its header."""
+    """Find all tracebacks of a text in order; the first one may lack its header."""
     headers = [n for n, line in enumerate(lines) if line in (_HEADER, _ORIGINAL)]
     first, *others = *headers, len(lines)
     found = _rest_of_traceback(lines, first)
@@ -212,7 +212,7 @@ def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
 
 
 def find_ending(found: Sequence[Traceback]) -> list[Traceback]:
-    """The traceback that ended a process, and those that led to it, the last one first."""
+    """Find the traceback that ended a process, and those that led to it, the last one first."""
     ending: list[Traceback] = []
     for one in reversed([one for one in found if not one.is_aside]):
         ending.append(one)
@@ -222,13 +222,13 @@ def find_ending(found: Sequence[Traceback]) -> list[Traceback]:
 
 
 def frames_of(ending: Sequence[Traceback]) -> list[Frame]:
-    """The calls that led to the exception, across processes."""
+    """Return the calls that led to the exception, across processes."""
     last, *others = ending
     return [*others[0].frames, *last.frames] if last.link == _ORIGINAL and others else last.frames
 
 
 def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
-    """The traceback before the first header, if there are frames or a link."""
+    """Return the traceback before the first header, if there are frames or a link."""
     begin = next((n for n in reversed(range(stop)) if _FRAME.fullmatch(lines[n])), None)
     if begin is None:
         return [_read(lines, 0, stop)] if any(link in lines[:stop] for link in LINKS) else []
@@ -238,7 +238,7 @@ def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
 
 
 def _read(lines: Sequence[str], begin: int, stop: int) -> Traceback:
-    """The traceback with frames from line `begin` on, at most up to line `stop`."""
+    """Read the traceback with frames from line `begin` on, at most up to line `stop`."""
     frames = []
     end = begin
     while end < stop and not _is_end(lines[end]):
@@ -253,7 +253,7 @@ def _is_end(line: str) -> bool:
 
 
 def _end_of_message(lines: Sequence[str], begin: int, stop: int) -> int:
-    """The line after a message whose second line would be `begin`."""
+    """Return the line after a message whose second line would be `begin`."""
     for number in range(begin, stop):
         line = lines[number]
         if line in LINKS or _LOG.match(line) or _ASIDE.match(line):
@@ -266,7 +266,7 @@ def _text(lines: Sequence[str], begin: int, stop: int) -> str:
 
 
 def _last_raised(lines: Sequence[str]) -> Raised:
-    """The exception that ended a process; without a type if only the place is known."""
+    """Return the exception that ended a process; without a type if only the place is known."""
     ending = find_ending(find_tracebacks(lines))
     if not ending:
         return Raised()
@@ -279,7 +279,7 @@ def _last_raised(lines: Sequence[str]) -> Raised:
 
 
 def _chain(lines: Sequence[str]) -> tuple[str, ...]:
-    """The texts of the last exception and of its direct causes."""
+    """Return the texts of the last exception and of its direct causes."""
     said = []
     for one in find_ending(find_tracebacks(lines)):
         said.append(_text(lines, one.end, one.stop))
@@ -289,7 +289,7 @@ def _chain(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _reason_of_abort(lines: Sequence[str]) -> tuple[str, ...]:
-    """The message of C++ for an abort, unless the fault is in the worker itself."""
+    """Return the message of C++ for an abort, unless the fault is in the worker itself."""
     if any(_OWN_FAULT.search(line) for line in lines):
         return ()
     for words in _ABORTS:
@@ -300,7 +300,7 @@ def _reason_of_abort(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _place(frames: Sequence[Frame]) -> str:
-    """The user's last frame; if there is none, the last one outside of torch, or of all."""
+    """Return the user's last frame; if there is none, the last one outside of torch, or of all."""
     files = SourceFiles(frame.path for frame in frames)
     for accepts in (files.is_own, lambda path: not files.is_torch(path), bool):
         for frame in reversed(frames):
@@ -310,7 +310,7 @@ def _place(frames: Sequence[Frame]) -> str:
 
 
 def _place_of_crash(lines: Sequence[str]) -> str:
-    """The user's line in a dump of faulthandler, which lists the last call first."""
+    """Return the user's line in a dump of faulthandler, which lists the last call first."""
     starts = [n for n, line in enumerate(lines) if _CURRENT_THREAD.match(line)]
     if not starts or not any(line.startswith(FAULT) for line in lines):
         return ""

@@ -1,7 +1,7 @@
 """Watches what the kernel does to workers: it suspends, freezes, never wakes or kills them.
 
-`HoldWatch` records since when processes cannot run, `UninterruptibleWatch` finds workers that sleep
-uninterruptibly, and `OutOfMemoryWatch` notices kills for lack of memory.
+`HeldProcesses` records since when processes cannot run, `UninterruptibleWatch` finds workers that
+sleep uninterruptibly, and `OutOfMemoryCounter` notices kills for lack of memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plaunch.process.proc import PROC, find_field, read_name, read_proc, read_st
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-_PERIOD = 5.0  # seconds between two samples of `tend`
+_PERIOD = 5.0  # seconds between two samples of `sample_if_due`
 
 
 class Held(NamedTuple):
@@ -38,7 +38,7 @@ class Held(NamedTuple):
         return f"{self.how} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
-class HoldWatch:
+class HeldProcesses:
     """Records since when processes are held, which the kernel does not.
 
     Thread-safe.
@@ -59,19 +59,19 @@ class HoldWatch:
         self._describe = describe_hold if describe is None else describe
         self._clock = clock
         self._wall_clock = wall_clock
-        self._looked_at = clock()
+        self._sampled_at = clock()
         self._held: dict[int, Held] = {}  # by process
         self._lock = threading.Lock()
 
-    def tend(self, pids: Collection[int]) -> None:
+    def sample_if_due(self, pids: Collection[int]) -> None:
         """Sample these processes if five seconds have passed; the agent's loop calls it."""
         now = self._clock()
-        if now - self._looked_at >= _PERIOD:
-            self._looked_at = now
-            self.look(pids)
+        if now - self._sampled_at >= _PERIOD:
+            self._sampled_at = now
+            self.sample(pids)
 
-    def look(self, pids: Collection[int]) -> dict[int, Held]:
-        """What holds these processes now, by process id; those that may run are missing."""
+    def sample(self, pids: Collection[int]) -> dict[int, Held]:
+        """Return what holds these processes now, by process id; those that may run are missing."""
         with self._lock:
             for pid in pids:
                 how, known = self._describe(pid), self._held.pop(pid, None)
@@ -81,9 +81,14 @@ class HoldWatch:
                     self._held[pid] = known
             return {pid: self._held[pid] for pid in pids if pid in self._held}
 
+    tend, look = sample_if_due, sample  # the old names, until the next version
+
+
+HoldWatch = HeldProcesses  # the old name, until the next version
+
 
 def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
-    """What holds a process, in words such as `suspended`; empty if it may run.
+    """Describe what holds a process, in words such as `suspended`; empty if it may run.
 
     A process is held if a signal has suspended it, a debugger or tracer has stopped it, or its
     control group is frozen. A traced process that runs is not held.
@@ -144,11 +149,11 @@ class UninterruptibleWatch:
         self._find_state = read_state if find_state is None else find_state
         self._clock = clock
         self._period = min(timeout / _SAMPLES_PER_TIMEOUT, _LONGEST_PERIOD)
-        self._looked_at = -math.inf
+        self._sampled_at = -math.inf
         self._since: dict[int, float] = {}
 
     def find_stuck(self, pids: Mapping[int, int]) -> dict[int, float]:
-        """The local ranks that are stuck, and for how many seconds.
+        """Find the local ranks that are stuck, and for how many seconds.
 
         Call it often; most calls do nothing.
 
@@ -156,9 +161,9 @@ class UninterruptibleWatch:
             pids: the process ids of the workers that have not ended, by local rank.
         """
         now = self._clock()
-        if now - self._looked_at < self._period:
+        if now - self._sampled_at < self._period:
             return {}
-        self._looked_at = now
+        self._sampled_at = now
         asleep = [pid for pid in pids.values() if self._find_state(pid) == "D"]
         self._since = {pid: self._since.get(pid, now) for pid in asleep}
         return {
@@ -169,7 +174,7 @@ class UninterruptibleWatch:
 
 
 def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
-    """The seconds in `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`; 0 means no limit.
+    """Return the seconds in `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`; 0 means no limit.
 
     A negative number and an empty text mean no limit as well, as in torchrun.
 
@@ -183,7 +188,7 @@ def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
     return 0.0 if text.startswith("-") or math.isinf(seconds) else seconds
 
 
-class OutOfMemoryWatch:
+class OutOfMemoryCounter:
     """Counts how often processes near this one were killed for lack of memory.
 
     The counter is that of this process's control group (versions 2 and 1), in which its workers are

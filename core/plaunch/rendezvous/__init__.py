@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.backend import RendezvousParameters as RendezvousParameters
     from plaunch.rendezvous.backend import backend_traits as backend_traits
     from plaunch.rendezvous.backend import traits_of as traits_of
+    from plaunch.rendezvous.job import JobOutcome as JobOutcome
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
     from plaunch.rendezvous.job import SharedTexts as SharedTexts
@@ -50,7 +51,7 @@ __getattr__, __dir__, __all__ = attach(
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store WorldRanks"
         ),
-        ".job": "JobRendezvous JobRound SharedTexts Verdict world_ranks",
+        ".job": "JobOutcome JobRendezvous JobRound SharedTexts Verdict world_ranks",
         ".backend": (
             "BackendTraits JobSettings NodeSettings RendezvousParameters TOKEN_OPTION "
             "TOKEN_VARIABLE backend_traits traits_of"

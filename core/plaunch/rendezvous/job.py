@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -15,13 +16,24 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import MembershipChange, RendezvousStoreInfo, Store
 
 
+class JobOutcome(str, enum.Enum):
+    """How a job ended; each is equal to its word."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"  # `end_job` was called
+    CLOSED = "closed"  # `set_closed` was called
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @plain_dataclass
 class Verdict(Value):
     """How a job ended, the same for all of its nodes.
 
     Args:
-        outcome: `"succeeded"`, `"failed"`, `"stopped"` (`end_job` was called) or `"closed"`
-            (`set_closed` was called).
+        outcome: how it ended.
         node: the node that found it; of a stopped job, the one that received the request.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
@@ -36,7 +48,7 @@ class Verdict(Value):
             workers that wait for them hang, or fail because they are gone.
     """
 
-    outcome: str
+    outcome: JobOutcome
     node: str
     reason: str
     time: float
@@ -218,7 +230,7 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def end_job(self, reason: str) -> None:
         """End the job for all nodes, because that was requested on this one.
 
-        The verdict is `"stopped"`. Nodes that run workers or wait for a round end alike.
+        The verdict is STOPPED. Nodes that run workers or wait for a round end alike.
         """
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:

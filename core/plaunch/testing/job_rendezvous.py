@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousClosedError
 from plaunch.process.failure import first_failure
 from plaunch.rendezvous.api import ChangeKind, WorldRanks
-from plaunch.rendezvous.job import JobRound, Verdict
+from plaunch.rendezvous.job import JobOutcome, JobRound, Verdict
 from plaunch.testing.rendezvous import FakeElasticRendezvous
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         """Note it; the job is then over, unless the test wants to end it."""
         self.successes += 1
         if self.ends:
-            self.conclude("succeeded", reason="all workers of all nodes have succeeded")
+            self.conclude(JobOutcome.SUCCEEDED, reason="all workers of all nodes have succeeded")
 
     def send_notice(self, signum: int) -> None:
         """Note it."""
@@ -123,7 +123,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def end_job(self, reason: str) -> None:
         """Note it, and end the job."""
         self.ended.append(reason)
-        self.conclude("stopped", node="here", reason=reason)
+        self.conclude(JobOutcome.STOPPED, node="here", reason=reason)
 
     def request_elsewhere(
         self, node: str = "neighbour", reason: str = "operator: maintenance"
@@ -148,7 +148,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
 
     def conclude(
         self,
-        outcome: str,
+        outcome: JobOutcome | str,
         failures: Mapping[int, ProcessFailure] | None = None,
         *,
         node: str = "neighbour",
@@ -159,9 +159,9 @@ class FakeJobRendezvous(FakeElasticRendezvous):
 
         With `is_past`, that was before this node came.
         """
-        failures = failures or {}
+        outcome, failures = JobOutcome(outcome), failures or {}
         first = first_failure(failures)[0] if failures else None
-        reason = reason or (_describe_first(failures) if failures else outcome)
+        reason = reason or (_describe_first(failures) if failures else outcome.value)
         self._verdict = Verdict(
             outcome, node, reason, time.time(), failures, first, is_past=is_past
         )
@@ -192,7 +192,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         ranks = sorted(self._failures, key=lambda rank: self._failures[rank].began)
         failures, self._failures = {rank: self._failures[rank] for rank in ranks}, {}
         if self._is_final or self.attempt >= self.max_restarts:
-            self.conclude("failed", failures)
+            self.conclude(JobOutcome.FAILED, failures)
         else:
             self.attempt += 1
             restart = f"restart {self.attempt} of {self.max_restarts}"

@@ -78,8 +78,7 @@ def show_plan(invocation: Invocation) -> int:
     Raises:
         PlaunchError: the launch would not start.
     """
-    with invocation.naming_plugins():
-        plan = make_plan(invocation)
+    plan = make_plan(invocation)
     is_json = invocation.options["dry_run"] == "json"
     text = json.dumps(plan, indent=2) + "\n" if is_json else format_plan(plan)
     # Arguments and variables may contain bytes that cannot be decoded.
@@ -98,7 +97,10 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
     entrypoint, entrypoint_args = invocation.command()
     manager = invocation.create_manager()
     config, _ = invocation.configure(manager)
-    components = invocation.prepare(manager, config)
+    with manager.naming_plugins():
+        components = invocation.prepare(manager, config)
+        selected = manager.selected()
+        workers = _workers(config, entrypoint, entrypoint_args, manager, components)
     return {
         "version": VERSION,
         "plaunch": __version__,
@@ -128,9 +130,9 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
                 "version": plugin.version,
                 "module": plugin.module,
             }
-            for plugin in manager.selected()
+            for plugin in selected
         ],
-        "workers": _workers(config, entrypoint, entrypoint_args, manager, components),
+        "workers": workers,
     }
 
 

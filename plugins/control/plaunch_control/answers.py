@@ -11,7 +11,6 @@ from plaunch.agent import RequestKind
 from plaunch.numbers import format_ranks, name_ranks, parse_ranks, printable, quote
 from plaunch.process import read_command
 from plaunch_events import LauncherStatus, redact_command
-from plaunch_hang.stacks import JobStacks, format_groups, format_operations
 
 from plaunch_control.event_buffer import EventBuffer
 from plaunch_control.nodes import JobNodes
@@ -19,16 +18,20 @@ from plaunch_control.requests import HttpRequest, HttpResponse, peer_user, refus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from plaunch.agent import Control, Snapshot
     from plaunch.plugin import PluginContext
-    from plaunch_hang.stacks import JobView, StackGroup
+
+    from plaunch_control.stacks_page import StacksPage
 
 VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a request may wait for an event, or for the end
 _MOST_REASON = 200  # characters
-_MOST_GROUPS = 1000  # as lines
+_NO_STACKS = (
+    "this launch cannot read stacks: plaunch_hang, which comes with plaunch, is not installed; "
+    "reinstall plaunch"
+)
 _ROOT = 0
 
 
@@ -50,7 +53,7 @@ class ControlService:
         self._events = EventBuffer(control.take_events, self._status.note)
         # Without secrets, because users copy `ps` into tickets.
         self._command = redact_command(read_command("self"))
-        self.stacks = JobStacks(context, control)
+        self.stacks_page = _create_stacks_page(context, control, self._count_nodes)
         self.nodes = JobNodes(control, context.host, self._describe_node)
         self._get_pages: dict[str, Callable[[Mapping[str, Any]], HttpResponse]] = {
             "/v1": self._show_index,
@@ -177,47 +180,8 @@ class ControlService:
         return HttpResponse({"round": now.round, "attempt": now.attempt, "files": files})
 
     def _show_stacks(self, given: Mapping[str, Any]) -> HttpResponse:
-        wanted = parse_ranks(given["ranks"]) if given.get("ranks") else None
-        try:
-            view = self.stacks.ask()
-        except TimeoutError as error:
-            return refusal(503, str(error))
-        groups = view.groups if wanted is None else view.of(wanted)
-        if not groups:
-            where = "" if view.is_job_wide else " on this node"
-            return refusal(
-                409,
-                f"no worker runs{where} now" if wanted is None else f"none of them runs{where}",
-                silent=view.silent,
-            )
-        return HttpResponse(
-            {
-                "lines": [
-                    *format_groups(groups, most=_MOST_GROUPS),
-                    *format_operations(view.operations),
-                ],
-                "groups": [_describe(group) for group in groups],
-                "operations": {
-                    operation: format_ranks(ranks) for operation, ranks in view.operations.items()
-                },
-                "folders": [{"host": host, "folder": folder} for host, folder in view.folders],
-                "notes": [*self._notes_on(view)],
-                "silent": view.silent,
-            }
-        )
-
-    def _notes_on(self, view: JobView) -> Iterator[str]:
-        if view.silent:
-            word = "has" if len(view.silent) == 1 else "have"
-            yield f"{', '.join(view.silent)} {word} not answered within 3 s"
-        if not view.has_store:
-            yield "the store of the job did not answer: these are the workers of this node"
-        if not view.is_job_wide and self._count_nodes() != 1:
-            yield "the nodes of this job do not know each other: these are the workers of this node"
-        for host, problem in view.problems:
-            yield f"whole stacks of {host} are not kept: {problem}"
-        if not view.folders and not view.problems:
-            yield "whole stacks are kept with --log-dir"
+        page = self.stacks_page
+        return refusal(501, _NO_STACKS) if page is None else page.show(given)
 
     # --- POST -------------------------------------------------------------------------------------
 
@@ -272,6 +236,19 @@ class ControlService:
         return nodes
 
 
+def _create_stacks_page(
+    context: PluginContext, control: Control, count_nodes: Callable[[], int | None]
+) -> StacksPage | None:
+    """Create the page with stacks; return None if the library that reads them is missing."""
+    try:
+        from plaunch_control.stacks_page import StacksPage  # needs plaunch_hang
+    except ModuleNotFoundError as error:
+        if error.name != "plaunch_hang":
+            raise
+        return None
+    return StacksPage(context, control, count_nodes)
+
+
 def _reason(given: Mapping[str, Any]) -> str:
     """The reason of a request, as one printable line.
 
@@ -283,19 +260,6 @@ def _reason(given: Mapping[str, Any]) -> str:
         raise ValueError("the reason is not a text")  # noqa: TRY004 - answered with status 400
     text = printable(" ".join(reason.split())[:_MOST_REASON])
     return text[:_MOST_REASON] or "no reason is given"
-
-
-def _describe(group: StackGroup) -> dict[str, Any]:
-    return {
-        "ranks": format_ranks(group.all_ranks),
-        "hosts": {host: format_ranks(ranks) for host, ranks in group.ranks.items()},
-        "frames": [frame._asdict() for frame in group.frames],
-        "state": group.state,
-        "reason": group.reason,
-        "child": [frame._asdict() for frame in group.child],
-        "held": group.held,
-        "child_kind": None if group.kind is None else group.kind.value,
-    }
 
 
 def _nodes(now: Snapshot) -> str:

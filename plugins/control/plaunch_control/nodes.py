@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch_hang.stacks import JobQuery, PublishedAnswer
+from plaunch.agent import JobQuery, PublishedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,12 +10,12 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
+from plaunch.agent import Extension
 from plaunch.errors import ThreadStartError
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from plaunch.agent import Control, RunResult
-    from plaunch.events import Event
     from plaunch.plugin import PluginContext
     from plaunch_network import ConnectionServer
 
@@ -35,7 +35,7 @@ def plaunch_extensions(context: PluginContext) -> list[ControlExtension]:
     return [ControlExtension(context)]
 
 
-class ControlExtension:
+class ControlExtension(Extension):
     """Listens on the socket of one launch, on a thread that blocks until a request arrives.
 
     It is part of every launch, so it does little before the first request: it starts to listen
@@ -65,7 +65,9 @@ class ControlExtension:
         """Start to listen."""
 
         def answer_stacks(call: str) -> None:
-            self._find_service(control).stacks.answer_call(call)
+            page = self._find_service(control).stacks_page
+            if page is not None:
+                page.stacks.answer_call(call)
 
         def answer_status(call: str) -> None:
             self._find_service(control).nodes.answer_call(call)
@@ -75,9 +77,6 @@ class ControlExtension:
         control.listen("status", answer_status)
         self._control = control
         self.release()
-
-    def handle(self, event: Event) -> None:
-        """Ignore events; the service takes them when it needs them."""
 
     def stop(self, result: RunResult | None) -> None:
         """Answer requests that wait for the end, and stop listening."""
@@ -97,8 +96,8 @@ class ControlExtension:
         self._end_opening()
         if self._server is not None:
             self._server.rest()
-        if self._service is not None:
-            self._service.stacks.rest()
+        if self._service is not None and self._service.stacks_page is not None:
+            self._service.stacks_page.stacks.rest()
 
     def release(self) -> None:
         """Start to listen; also after `rest`."""

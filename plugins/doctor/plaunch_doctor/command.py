@@ -77,10 +77,8 @@ def run_doctor(invocation: Invocation, settings_timeout: float = SETTINGS_TIMEOU
         checks.update(
             {f"health check {name}": _without_context(call) for name, call in calls.items()}
         )
-        logs_specs = None if resolved.config is None else resolved.config.logs_specs
-        check_logs = getattr(logs_specs, "doctor_findings", None)
-        if check_logs is not None:
-            checks["logs spec"] = check_logs
+        if resolved.config is not None and resolved.config.logs_specs is not None:
+            checks["logs spec"] = resolved.config.logs_specs.doctor_findings
         context = NodeContext(
             settings={} if resolved.config is None else resolved.config.settings(),
             options=dict(invocation.options),
@@ -108,7 +106,7 @@ def checks_of_plugins(manager: PluginManager) -> dict[str, NodeCheck]:
         return lambda context: item.call({"context": context}) or ()
 
     items = manager.implementations("plaunch_doctor_checks")
-    return {item.plugin.name: check(item) for item in items}
+    return {item.plugin.key: check(item) for item in items}
 
 
 class _ResolvedSettings:

@@ -80,9 +80,9 @@ def _check_folder(
         return Finding(
             Status.PROBLEM, what, f"{folder}: {error.strerror}", "make it, or give another folder"
         )
-    said = f"{folder} has {format_bytes(space.free)} free of {format_bytes(space.total)}"
+    text = f"{folder} has {format_bytes(space.free)} free of {format_bytes(space.total)}"
     if purpose:
-        said += f" ({purpose})"
+        text += f" ({purpose})"
     if space.free == 0 or space.files == 0:
         return Finding(
             Status.PROBLEM,
@@ -98,8 +98,8 @@ def _check_folder(
             "give another folder, or change its permissions",
         )
     if space.free < wanted or 0 <= space.files < _FEW_FILES:
-        return Finding(Status.WARNING, what, said, "make room: a long run may fill it")
-    return Finding(Status.OK, what, said)
+        return Finding(Status.WARNING, what, text, "make room: a long run may fill it")
+    return Finding(Status.OK, what, text)
 
 
 class DiskCheck:
@@ -140,10 +140,10 @@ class DiskCheck:
         try:
             free = self._machine.space(folder).free
             if free < floor:
-                said = f"{folder} has {format_bytes(free)} free, less than {format_bytes(floor)}"
-                return Finding(Status.PROBLEM, _WHAT, said, advice)
+                text = f"{folder} has {format_bytes(free)} free, less than {format_bytes(floor)}"
+                return Finding(Status.PROBLEM, _WHAT, text, advice)
             self._machine.write_sample(folder)
         except OSError as error:
-            said = f"{folder} cannot be written to: {error.strerror or error}"
-            return Finding(Status.PROBLEM, _WHAT, said, advice)
+            text = f"{folder} cannot be written to: {error.strerror or error}"
+            return Finding(Status.PROBLEM, _WHAT, text, advice)
         return Finding(Status.OK, _WHAT, f"{folder} has {format_bytes(free)} free")

@@ -92,8 +92,8 @@ def _check_hosted_endpoint(
         yield Finding(Status.PROBLEM, _WHAT, str(error), "write --rdzv-endpoint=HOST:PORT")
         return
     if port == _NO_PORT:
-        said = f"not checked: {endpoint!r} names no port, and the backend declares no default"
-        yield Finding(Status.OK, _WHAT, said)
+        text = f"not checked: {endpoint!r} names no port, and the backend declares no default"
+        yield Finding(Status.OK, _WHAT, text)
         return
     where = join_host_port(host, port)
     addresses, trouble = _resolve(context, host, port)
@@ -162,21 +162,21 @@ def _check_there(context: NodeContext, where: str, addresses: tuple[SocketAddres
         (address, *context.network.connect(address, _share(context, addresses)))
         for address in addresses
     ]
-    said = "; ".join(f"{address}: {reason}" for address, _, reason in answers)
+    text = "; ".join(f"{address}: {reason}" for address, _, reason in answers)
     if any(answer == ACCEPTED for _, answer, _ in answers):
         return Finding(Status.OK, _WHAT, f"{where} accepts connections")
     if any(answer == REFUSED for _, answer, _ in answers):
         return Finding(
             Status.WARNING,
             _WHAT,
-            f"{where} can be reached, but nothing listens there ({said})",
+            f"{where} can be reached, but nothing listens there ({text})",
             "no action, if plaunch is not running there yet; else check the port, and check that "
             "the host name belongs to the node that hosts the endpoint",
         )
     return Finding(
         Status.PROBLEM,
         _WHAT,
-        f"{where} does not answer ({said})",
+        f"{where} does not answer ({text})",
         "check the address, and that no firewall or security group drops the port between nodes",
     )
 
@@ -191,8 +191,8 @@ def _check_members(context: NodeContext, endpoint: str) -> Iterator[Finding]:
             yield Finding(Status.PROBLEM, _WHAT, str(error), "write host1:2379,host2:2379")
             continue
         if port == _NO_PORT:
-            said = f"not checked: {part!r} names no port, and the backend declares no default"
-            yield Finding(Status.OK, _WHAT, said)
+            text = f"not checked: {part!r} names no port, and the backend declares no default"
+            yield Finding(Status.OK, _WHAT, text)
             continue
         addresses, trouble = _resolve(context, host, port)
         found = trouble or _check_there(context, join_host_port(host, port), addresses)
@@ -311,23 +311,23 @@ def _check_range(context: NodeContext) -> Iterator[Finding]:
     first, last = given
     tried = range(first, min(last, first + _RANGE_TRIED - 1) + 1)
     free = sum(context.network.bind(port) == FREE for port in tried)
-    said = f"{free} of the {len(tried)} ports tried in {first}-{last} are free"
+    text = f"{free} of the {len(tried)} ports tried in {first}-{last} are free"
     if free == 0:
         yield Finding(
             Status.PROBLEM,
             "port range",
-            said,
+            text,
             "give another --port-range, or end the programs that use them",
         )
     elif free < _RANGE_NEEDED:
         yield Finding(
             Status.WARNING,
             "port range",
-            said,
+            text,
             f"give a --port-range of {_RANGE_NEEDED} free ports or more: every round needs one",
         )
     else:
-        yield Finding(Status.OK, "port range", said)
+        yield Finding(Status.OK, "port range", text)
 
 
 def _ephemeral(context: NodeContext) -> tuple[int, int]:

@@ -188,13 +188,13 @@ class NamedCheck:
 
     def describe(self, finding: Finding) -> str:
         """Format a finding as one line."""
-        said = f"{finding.what}: {finding.found}"
+        text = f"{finding.what}: {finding.found}"
         if finding.status is Status.BROKEN and self._description in finding.found:
-            said = finding.found
+            text = finding.found
         if finding.status is not Status.OK:
-            said += f" ({HEALTH_CHECKS.flag}={self.given})"
-            said += f"; {finding.advice}" if finding.advice else ""
-        return " ".join(said.split())
+            text += f" ({HEALTH_CHECKS.flag}={self.given})"
+            text += f"; {finding.advice}" if finding.advice else ""
+        return " ".join(text.split())
 
     def close(self) -> None:
         """Call the check's `close`, with a time limit."""

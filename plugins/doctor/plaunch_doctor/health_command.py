@@ -63,8 +63,8 @@ class CommandCheck:
         try:
             process = self._start(environ)
         except OSError as error:
-            said = f"{self._words[0]} cannot be started: {error.strerror or error}"
-            yield Finding(Status.PROBLEM, _WHAT, said)
+            text = f"{self._words[0]} cannot be started: {error.strerror or error}"
+            yield Finding(Status.PROBLEM, _WHAT, text)
             return
         if process is None:
             return  # closed
@@ -76,11 +76,11 @@ class CommandCheck:
             reason = f"has not ended within {self._deadline.seconds:g} s, and was killed"
         else:
             reason = f"{'was' if code < 0 else 'ended with'} {describe_exit(code)}"
-        said = f"{name} {reason}" + (f": {last}" if last else "")
+        text = f"{name} {reason}" + (f": {last}" if last else "")
         if code == 0:
             yield Finding(Status.OK, _WHAT, f"{name}: {last}" if last else f"{name} succeeded")
         else:
-            yield Finding(Status.PROBLEM, _WHAT, said)
+            yield Finding(Status.PROBLEM, _WHAT, text)
 
     def close(self) -> None:
         """Kill the program if it is running."""

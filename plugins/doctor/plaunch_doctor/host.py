@@ -54,13 +54,13 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
         return
     took = time.monotonic() - began
     numbers = list(dict.fromkeys(address.host for address in addresses))
-    said = f"{context.host} -> {', '.join(numbers)}"
+    text = f"{context.host} -> {', '.join(numbers)}"
     foreign = [a.host for a in addresses if not context.network.is_own(a)]
     if foreign:
         yield Finding(
             Status.PROBLEM if several and len(foreign) == len(addresses) else Status.WARNING,
             _WHAT,
-            f"{said}; {', '.join(foreign)} is not an address of this machine",
+            f"{text}; {', '.join(foreign)} is not an address of this machine",
             "correct /etc/hosts or the name server: programs that use the name connect to another "
             "machine",
         )
@@ -70,7 +70,7 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.OK if has_interface else Status.PROBLEM,
             _WHAT,
-            f"{said}: loopback only{trap}",
+            f"{text}: loopback only{trap}",
             ""
             if has_interface
             else "give the name this node's real address in /etc/hosts, or set GLOO_SOCKET_IFNAME: "
@@ -78,7 +78,7 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
             "(plaunch itself uses addresses)",
         )
     else:
-        yield Finding(Status.OK, _WHAT, said)
+        yield Finding(Status.OK, _WHAT, text)
     yield from _check_back(context, numbers, took)
 
 
@@ -99,13 +99,13 @@ def _check_back(context: NodeContext, numbers: list[str], took: float) -> Iterat
         )
         return
     took += time.monotonic() - began
-    said = f"{', '.join(numbers[:1])} -> {', '.join(known) or 'no name'}"
+    text = f"{', '.join(numbers[:1])} -> {', '.join(known) or 'no name'}"
     short = context.host.partition(".")[0].lower()
     if took > _SLOW:
         yield Finding(
             Status.WARNING,
             what,
-            f"{said}; name and address took {took:.1f} s to look up",
+            f"{text}; name and address took {took:.1f} s to look up",
             "add address and name to /etc/hosts, or repair the name server in /etc/resolv.conf",
         )
     elif known and not any(
@@ -114,12 +114,12 @@ def _check_back(context: NodeContext, numbers: list[str], took: float) -> Iterat
         yield Finding(
             Status.WARNING,
             what,
-            f"{said}, which is not {context.host}",
+            f"{text}, which is not {context.host}",
             "correct the name server or /etc/hosts if other nodes use that name; use addresses in "
             "--rdzv-endpoint until then",
         )
     else:
-        yield Finding(Status.OK, what, said)
+        yield Finding(Status.OK, what, text)
 
 
 def check_interfaces(context: NodeContext) -> Iterator[Finding]:
@@ -154,14 +154,14 @@ def _has_gloo_interface(context: NodeContext) -> bool:
 def check_clock(context: NodeContext) -> Iterator[Finding]:
     """Check that the time is plausible, and that a service synchronises it."""
     now = context.machine.now()
-    said = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(
+    text = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(
         "%Y-%m-%d %H:%M UTC"
     )
     if not _RELEASED < now < _RELEASED + _FAR:
         yield Finding(
             Status.PROBLEM,
             "clock",
-            said,
+            text,
             "set the clock: certificates are refused, and logs of several nodes cannot be compared",
         )
         return
@@ -171,7 +171,7 @@ def check_clock(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.WARNING,
             "clock",
-            f"{said}, not synchronised, according to the kernel",
+            f"{text}, not synchronised, according to the kernel",
             "run chrony, ntpd or systemd-timesyncd on the host; this check cannot compare the "
             "clocks of other nodes",
         )
@@ -180,7 +180,7 @@ def check_clock(context: NodeContext) -> Iterator[Finding]:
         "synchronised" if synchronised else "the system does not report whether it is synchronised"
     )
     yield Finding(
-        Status.OK, "clock", f"{said}, {kept} (this check cannot compare the clocks of other nodes)"
+        Status.OK, "clock", f"{text}, {kept} (this check cannot compare the clocks of other nodes)"
     )
 
 

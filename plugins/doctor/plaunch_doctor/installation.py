@@ -135,13 +135,13 @@ def check_versions(context: NodeContext) -> Iterator[Finding]:
         return
     version, folder = found
     built_for = _built_for(folder, version)
-    said = f"{version}, built for {built_for}"
+    text = f"{version}, built for {built_for}"
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < _TORCH:
         yield Finding(
             Status.WARNING,
             "torch",
-            f"{said}; plaunch's extra c10d asks for {'.'.join(map(str, _TORCH))} or newer",
+            f"{text}; plaunch's extra c10d asks for {'.'.join(map(str, _TORCH))} or newer",
             "pip install -U torch",
         )
         return
@@ -150,11 +150,11 @@ def check_versions(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.WARNING,
             "torch",
-            f"{said}, but this node has devices of {vendor}",
+            f"{text}, but this node has devices of {vendor}",
             f"install a build for {vendor}: https://pytorch.org/get-started/locally",
         )
         return
-    yield Finding(Status.OK, "torch", said)
+    yield Finding(Status.OK, "torch", text)
 
 
 def _vendor(context: NodeContext) -> str:
@@ -171,10 +171,10 @@ def _built_for(folder: str, version: str) -> str:
             text = file.read(1 << 16)
     except OSError:
         text = ""
-    for name, said in (("cuda", "CUDA"), ("hip", "ROCm"), ("xpu", "XPU")):
+    for name, label in (("cuda", "CUDA"), ("hip", "ROCm"), ("xpu", "XPU")):
         match = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
         if match is not None:
-            return f"{said} {match[1]}"
+            return f"{label} {match[1]}"
     return "CPU" if text or version.endswith("+cpu") else "an unknown platform"
 
 

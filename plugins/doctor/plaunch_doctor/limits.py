@@ -122,7 +122,7 @@ def check_open_files(context: NodeContext) -> Iterator[Finding]:
     """Compare the limit on open files with the needs of the launcher and of a worker."""
     what = "open files"
     soft, hard = context.machine.limit("RLIMIT_NOFILE")
-    said = f"limit {_say(soft)}, may be raised to {_say(hard)}"
+    text = f"limit {_say(soft)}, may be raised to {_say(hard)}"
     launcher = _OWN_FILES + _FILES_PER_WORKER * context.nproc
     ranks = context.nproc * context.max_nodes
     worker = _WORKER_FILES + _FILES_PER_RANK * ranks
@@ -133,16 +133,16 @@ def check_open_files(context: NodeContext) -> Iterator[Finding]:
             "; for more, raise the hard limit (limits.conf, docker --ulimit nofile=65536:65536)"
         )
     if soft != UNLIMITED and soft < launcher:
-        yield Finding(Status.PROBLEM, what, f"{said}; the launcher needs about {launcher}", advice)
+        yield Finding(Status.PROBLEM, what, f"{text}; the launcher needs about {launcher}", advice)
     elif soft != UNLIMITED and soft < worker:
         yield Finding(
             Status.WARNING,
             what,
-            f"{said}; a worker that talks to {ranks} rank(s) may need about {worker}",
+            f"{text}; a worker that talks to {ranks} rank(s) may need about {worker}",
             advice,
         )
     else:
-        yield Finding(Status.OK, what, said)
+        yield Finding(Status.OK, what, text)
 
 
 def check_processes(context: NodeContext) -> Iterator[Finding]:
@@ -171,15 +171,15 @@ def check_core_files(context: NodeContext) -> Iterator[Finding]:
     soft, _ = context.machine.limit("RLIMIT_CORE")
     pattern = context.read("/proc/sys/kernel/core_pattern")
     if soft == 0 and not pattern.startswith("|"):
-        said = "none are written (ulimit -c 0)"
+        text = "none are written (ulimit -c 0)"
     elif pattern.startswith("|"):
-        said = f"crashes are handed to {pattern[1:].split(' ')[0]}"
+        text = f"crashes are handed to {pattern[1:].split(' ')[0]}"
     else:
-        said = (
+        text = (
             f"up to {'any size' if soft == UNLIMITED else format_bytes(soft)} for each worker that "
             f"crashes, at {pattern or 'core'!r}"
         )
-    yield Finding(Status.OK, "core files", said)
+    yield Finding(Status.OK, "core files", text)
 
 
 def check_locked_memory(context: NodeContext) -> Iterator[Finding]:
@@ -188,16 +188,16 @@ def check_locked_memory(context: NodeContext) -> Iterator[Finding]:
     soft, _ = context.machine.limit("RLIMIT_MEMLOCK")
     if not devices:
         return
-    said = (
+    text = (
         f"limit {_say(soft) if soft == UNLIMITED else format_bytes(soft)}, {len(devices)} device(s)"
     )
     if soft == UNLIMITED:
-        yield Finding(Status.OK, "locked memory", said)
+        yield Finding(Status.OK, "locked memory", text)
     else:
         yield Finding(
             Status.WARNING,
             "locked memory",
-            said,
+            text,
             "ulimit -l unlimited (limits.conf, docker --ulimit memlock=-1): NCCL over InfiniBand "
             "registers its buffers",
         )
@@ -213,19 +213,19 @@ def check_processors(context: NodeContext) -> Iterator[Finding]:
     mask = context.machine.processors()
     quota = find_cpu_quota(context.read)
     usable = mask if quota is None else min(float(mask), quota)
-    said = f"{mask} in the affinity mask"
+    text = f"{mask} in the affinity mask"
     if quota is not None:
-        said += f", {quota:g} by the control group's quota"
+        text += f", {quota:g} by the control group's quota"
     if usable < nproc:
         yield Finding(
             Status.WARNING,
             what,
-            f"{said}, for {nproc} workers",
+            f"{text}, for {nproc} workers",
             "start fewer workers, or ask for more processors (--cpus-per-task, the pod's limit): "
             "workers wait for each other at every collective",
         )
     else:
-        yield Finding(Status.OK, what, f"{said}, for {nproc} worker(s)")
+        yield Finding(Status.OK, what, f"{text}, for {nproc} worker(s)")
     yield from _check_threads(context, usable)
 
 

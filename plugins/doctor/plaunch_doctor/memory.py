@@ -44,35 +44,35 @@ def check_shared_memory(context: NodeContext) -> Iterator[Finding]:
         )
         return
     space = context.machine.space(folder)
-    said = f"{format_bytes(space.free)} free of {format_bytes(space.total)} in /dev/shm"
+    text = f"{format_bytes(space.free)} free of {format_bytes(space.total)} in /dev/shm"
     advice = (
         f"make it {format_bytes(max(nproc * SHARED_GOOD, GIB))} or more: docker run --ipc=host or "
         "--shm-size, in Kubernetes an emptyDir with medium: Memory at /dev/shm; remove files that "
         "dead jobs left there"
     )
     if space.free < nproc * SHARED_LEAST:
-        yield Finding(Status.PROBLEM, what, f"{said}, too little for {nproc} worker(s)", advice)
+        yield Finding(Status.PROBLEM, what, f"{text}, too little for {nproc} worker(s)", advice)
     elif space.free < nproc * SHARED_GOOD:
         yield Finding(
             Status.WARNING,
             what,
-            f"{said}, little for {nproc} worker(s) with DataLoaders",
+            f"{text}, little for {nproc} worker(s) with DataLoaders",
             advice,
         )
     else:
-        yield Finding(Status.OK, what, said)
+        yield Finding(Status.OK, what, text)
 
 
 def check_memory(context: NodeContext) -> Iterator[Finding]:
     """Check the available memory, the control group's limit, and its OOM kills."""
     nproc = context.nproc
     node, groups = read_node_memory(context), read_group_memory(context)
-    said = ["the system does not report how much is available"]
+    parts = ["the system does not report how much is available"]
     if node is not None:
-        said = [f"{format_bytes(node.available)} available of {format_bytes(node.whole)}"]
+        parts = [f"{format_bytes(node.available)} available of {format_bytes(node.whole)}"]
     if groups:
         limit, left = min(groups)
-        said.append(
+        parts.append(
             f"the control group allows {format_bytes(limit)}, {format_bytes(limit - left)} used"
         )
     needed = nproc * WORKER_MEMORY
@@ -81,7 +81,7 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
     yield Finding(
         Status.WARNING if short else Status.OK,
         "memory",
-        "; ".join(said),
+        "; ".join(parts),
         f"{nproc} worker(s) that import torch need about {format_bytes(needed)}: give the job more "
         "memory, or start fewer workers"
         if short
@@ -177,7 +177,7 @@ class MemoryCheck:
         if memory is None:
             yield Finding(Status.OK, _WHAT, "the system does not report how much is available")
             return
-        said = f"{format_bytes(memory.available)} available of {format_bytes(memory.whole)}"
+        text = f"{format_bytes(memory.available)} available of {format_bytes(memory.whole)}"
         trouble = self._trouble(memory)
         if self._at_start is None:
             self._at_start = memory.available
@@ -185,11 +185,11 @@ class MemoryCheck:
             yield Finding(
                 Status.PROBLEM,
                 _WHAT,
-                f"{said}, {trouble}",
+                f"{text}, {trouble}",
                 "end what uses it: processes that workers left behind, files in /dev/shm",
             )
         else:
-            yield Finding(Status.OK, _WHAT, said)
+            yield Finding(Status.OK, _WHAT, text)
 
     def close(self) -> None:
         """Stop waiting."""

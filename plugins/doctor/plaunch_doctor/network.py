@@ -199,14 +199,14 @@ class NetworkCheck:
 
     def _check_endpoint(self, endpoints: list[tuple[str, int]], *, is_restart: bool) -> Finding:
         """Connect to the endpoints. One suffices: several are members of the same service."""
-        said = [self._connect(host, port) for host, port in endpoints if port > 0]
-        if not said:
+        attempts = [self._connect(host, port) for host, port in endpoints if port > 0]
+        if not attempts:
             where = f"{self._endpoint} names no port: not connected to"
             return Finding(Status.OK, _WHAT, where)
-        for is_reached, text in said:
+        for is_reached, text in attempts:
             if is_reached:
                 return Finding(Status.OK, _WHAT, text)
-        text = "; ".join(text for _, text in said)
+        text = "; ".join(text for _, text in attempts)
         # Nodes start in any order, so the node with the endpoint may start later.
         is_early = not is_restart and not self._is_service
         status = Status.WARNING if is_early else Status.PROBLEM

@@ -9,7 +9,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from plaunch._version import __version__
+from plaunch import __version__
 from plaunch.errors import ExitCode
 
 from plaunch_engines import records
@@ -25,7 +25,7 @@ _LAST_LINES = 5
 _STREAM_WAIT = 2.0  # seconds for the ends of the streams after the exit of the agent
 
 
-class NodeState(enum.Enum):
+class AgentState(enum.Enum):
     """The state of one agent."""
 
     STARTING = "starting"  # nothing is known of it yet
@@ -56,8 +56,7 @@ class ConnectedNode:
         self, index: int, handle: AgentHandle, ready_until: float, clock: Callable[[], float]
     ) -> None:
         self.index = index
-        self.name = handle.node
-        self.state = NodeState.STARTING
+        self.state = AgentState.STARTING
         self.code: int | None = None
         self.failure: dict[str, Any] | None = None
         self.running: dict[str, Any] | None = None
@@ -72,6 +71,11 @@ class ConnectedNode:
         self._is_stopped = False
         self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self._handle.node
 
     @property
     def address(self) -> str:
@@ -95,48 +99,57 @@ class ConnectedNode:
             return
         except OSError:
             data = b""
+        has_reported_end = self.code is not None
         texts, found = self._open[fd].feed(data)
         if not data:
             del self._open[fd]
         for record in found:
             self._handle_record(record)
         is_error = fd == self._handle.stderr
+        if is_error and has_reported_end:
+            return  # what ssh or srun write about the exit code adds nothing to the report
         for text in texts:
             if is_error:
                 self._last_lines.append(text.decode(errors="replace").rstrip())
-            if self.state is not NodeState.STARTING:  # before, they explain why it did not start
+            if self.state is not AgentState.STARTING:  # before, they explain why it did not start
                 yield is_error, text
 
-    def update(self) -> None:
-        """Take note of the agent's exit, once its streams have ended."""
-        if self.state is NodeState.ENDED:
+    def update(self, *, is_read: bool) -> None:
+        """Take note of the agent's exit, once its streams have ended.
+
+        Args:
+            is_read: whether its streams are being read; they are not while the output is full.
+        """
+        if self.state is AgentState.ENDED:
             return
         if self._exitcode is None:
             self._exitcode = self._handle.poll()
+            self._exited_at = self._clock()
+        elif not is_read:
             self._exited_at = self._clock()
         if self._exitcode is not None and (
             not self._open or self._clock() - self._exited_at >= _STREAM_WAIT
         ):
             self._open.clear()
-            self.state = NodeState.ENDED
+            self.state = AgentState.ENDED
 
     def is_overdue(self) -> bool:
         """Whether it should have been ready by now."""
-        return self.state is NodeState.STARTING and self._clock() >= self._ready_until
+        return self.state is AgentState.STARTING and self._clock() >= self._ready_until
 
     def has_refused(self, plan: JobPlan) -> bool:
         """Whether it has reported that it cannot run the job."""
-        return self.state is NodeState.READY and bool(self.problem(plan))
+        return self.state is AgentState.READY and bool(self.problem(plan))
 
     def problem(self, plan: JobPlan) -> str:
         """Return why the job cannot start on this node, in one line; empty if it can."""
-        if self.state is NodeState.ENDED:
+        if self.state is AgentState.ENDED:
             return self._describe_failed_start()
         if self.is_overdue():
             return f"{self.name}: no agent has reported within {plan.start_timeout:g} s" + (
                 f": {self._last_lines[-1]}" if self._last_lines else ""
             )
-        return self._difference(plan) if self.state is NodeState.READY else ""
+        return self._difference(plan) if self.state is AgentState.READY else ""
 
     def _difference(self, plan: JobPlan) -> str:
         """Return what this node lacks, or has in another version than this one."""
@@ -164,11 +177,11 @@ class ConnectedNode:
     def configure(self, line: bytes) -> None:
         """Send the settings, with which the agent begins."""
         self._handle.write(line)
-        self.state = NodeState.RUNNING
+        self.state = AgentState.RUNNING
 
     def signal(self, signum: int) -> None:
         """Let a running agent send a signal to itself."""
-        if self.state is NodeState.RUNNING:
+        if self.state is AgentState.RUNNING:
             self._handle.write(json.dumps({"signal": int(signum)}).encode() + b"\n")
 
     def stop(self) -> None:
@@ -201,10 +214,10 @@ class ConnectedNode:
 
     def _handle_record(self, record: dict[str, Any]) -> None:
         kind = record.get("kind")
-        if kind == "hello" and self.state is NodeState.STARTING:
+        if kind == "hello" and self.state is AgentState.STARTING:
             self._hello = record
             self._last_lines.clear()
-            self.state = NodeState.READY
+            self.state = AgentState.READY
         elif kind == "running":
             self.running = record
         elif kind == "failure":

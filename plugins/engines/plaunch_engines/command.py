@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from plaunch.engines import BatchEngine, Engine
     from plaunch.plugin import PluginManager
 
-_OWN = ("on", "spares", "pass_env", "node_python", "start_limit")
 _ELASTIC = "c10d"
 _STATIC = "static"
 
@@ -42,17 +41,23 @@ def run_on_nodes(invocation: Invocation) -> int:
     manager = invocation.create_manager()
     manager.check_name(ENGINES, name)
     own = {option.dest: value for option, value in manager.own_options(ENGINES, name, vars(args))}
+    # Those of plaunch's engines are nothing for agents, whichever engine is used.
+    declared = manager.plugin_options(__name__.partition(".")[0])
+    others = {*own, *(option.dest for plugin in declared for option in plugin.options)}
     request = _request(args, where, own)
     engine = manager.make(ENGINES, name, request)
     try:
         if not args.training_script or not getattr(engine, "has_own_files", False):
             invocation.command()  # a usage error before anything is started
-        words = [w for dest, given in args.option_words if not _is_own(dest, own) for w in given]
+        words = [w for dest, given in args.option_words if dest not in others for w in given]
         program = [str(args.training_script), *args.training_script_args]
         if hasattr(engine, "launch"):
-            return _launch(engine, [*words, "--", *program], invocation.write)
+            _refuse_options_of_driver(args, engine)
+            return _launch(
+                engine, [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
+            )
         plan = _plan(args, engine, request, words, manager)
-        return _drive(engine, plan)
+        return _drive(engine, plan, invocation.stream.fileno())
     finally:
         engine.close()
 
@@ -79,8 +84,17 @@ def _launch(engine: BatchEngine, arguments: list[str], show: Callable[[str], Non
             signal.signal(each, handler)
 
 
-def _is_own(dest: str, own: dict[str, Any]) -> bool:
-    return dest in _OWN or dest in own
+def _refuse_options_of_driver(args: Arguments, engine: BatchEngine) -> None:
+    """Refuse options of agents that this command starts, with an engine that does not let it.
+
+    Raises:
+        UsageError: one is given.
+    """
+    used = getattr(engine, "used_options", ())
+    for dest in ("node_python", "pass_env", "start_limit"):
+        if args.is_given(dest) and dest not in used:
+            name = dest.replace("_", "-")
+            raise UsageError(f"--{name} has no effect with --on={args.on}; leave it out")
 
 
 def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
@@ -145,7 +159,9 @@ def _plan(
         script=script_of(args),
         folder=request.folder,
         env=passed_environment(
-            os.environ, [name for text in args.pass_env for name in text.split(",") if name]
+            os.environ,
+            [name for text in args.pass_env for name in text.split(",") if name],
+            has_token=backend != _STATIC,  # which signs nothing, and refuses a token
         ),
         python=args.node_python or sys.executable,
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
@@ -157,10 +173,11 @@ def _plan(
     )
 
 
-def _drive(engine: Engine, plan: JobPlan) -> int:
+def _drive(engine: Engine, plan: JobPlan, stdout: int) -> int:
     output = MergedOutput(
         STDERR.format,
         has_status=STDERR.can_show() and not STDERR.is_json,
         is_json=STDERR.is_json,
+        stdout=stdout,
     )
     return JobDriver(engine, plan, output).run()

@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch.errors import ExitCode, PlaunchError, one_line
+from plaunch.errors import ExitCode, PlaunchError
 
-from plaunch_engines.agents import ConnectedNode, NodeState
+from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.output import STDERR, STDOUT
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plaunch_engines.plan import JobPlan
 
 _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
+_PROBLEMS_WAIT = 3.0  # seconds for other nodes to report problems, after the first problem
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
 _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
 _LAST_WAIT = 10.0  # seconds for agents to end after the job is over, and after `stop`
@@ -54,6 +55,7 @@ class _Job:
     endpoint: str = ""
     signals: list[int] = field(default_factory=list)  # the stop signals so far
     error: PlaunchError | None = None  # why this command ends the job
+    problem_at: float = math.inf  # when a node could not be started
     replaced: int = 0
     deadline: float = math.inf  # when agents that are left are killed
     release_at: float = math.inf  # when spares that have not noticed the end are stopped
@@ -84,6 +86,7 @@ class JobDriver:
         self._nodes: list[ConnectedNode] = []
         self._job = _Job()
         self._began = clock()
+        self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
@@ -96,7 +99,7 @@ class JobDriver:
         previous_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             self._start(range(self._plan.count))
-            while any(node.state is not NodeState.ENDED for node in self._nodes):
+            while any(node.state is not AgentState.ENDED for node in self._nodes):
                 self._wait()
                 self._advance()
             return self._conclude()
@@ -119,7 +122,8 @@ class JobDriver:
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._output.fileno(), select.POLLIN)
         by_fd = {}
-        if not self._output.is_full():
+        self._is_reading = not self._output.is_full()
+        if self._is_reading:
             by_fd = {fd: node for node in self._nodes for fd in node.fds()}
         for fd in by_fd:
             poller.register(fd, select.POLLIN)
@@ -153,7 +157,7 @@ class JobDriver:
             node.signal(signum)
 
     def _is_running(self) -> bool:
-        return any(node.state is NodeState.RUNNING for node in self._nodes)
+        return any(node.state is AgentState.RUNNING for node in self._nodes)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -170,7 +174,9 @@ class JobDriver:
         """Do what the present state of the nodes requires."""
         now = self._clock()
         for node in self._nodes:
-            node.update()
+            node.update(is_read=self._is_reading)
+        if not self._is_reading:  # agents may be waiting for the reader of the output
+            self._job.deadline = max(self._job.deadline, now + _LAST_WAIT)
         if now >= self._job.deadline:
             self._kill_all()
         if not self._job.endpoint:
@@ -178,7 +184,7 @@ class JobDriver:
             return
         is_open = not self._job.signals and self._job.error is None and not self._is_over()
         for node in self._nodes:
-            if node.state is NodeState.READY:
+            if node.state is AgentState.READY:
                 if is_open:
                     self._configure(node)
                 else:
@@ -206,10 +212,16 @@ class JobDriver:
         """Configure all nodes once all are ready; end the job if one cannot be."""
         problems = [text for node in self._nodes if (text := node.problem(self._plan))]
         if problems:
-            if self._job.error is None and not self._job.signals:
-                self._job.error = StartError(self._plan.describe_problems(problems))
-            self._kill_all()
-        elif all(node.state is NodeState.READY for node in self._nodes):
+            now = self._clock()
+            self._job.problem_at = min(self._job.problem_at, now)
+            is_complete = all(
+                node.state is not AgentState.STARTING or node.is_overdue() for node in self._nodes
+            )
+            if is_complete or now - self._job.problem_at >= _PROBLEMS_WAIT:
+                if self._job.error is None and not self._job.signals:
+                    self._job.error = StartError(self._plan.describe_problems(problems))
+                self._kill_all()
+        elif all(node.state is AgentState.READY for node in self._nodes):
             self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
             self._output.say(self._plan.describe(self._job.endpoint))
             for node in self._nodes:
@@ -225,17 +237,17 @@ class JobDriver:
 
     def _replace_lost(self) -> None:
         for node in self._nodes:
-            if node.state is not NodeState.ENDED or node.is_counted:
+            if node.state is not AgentState.ENDED or node.is_counted:
                 continue
             node.is_counted = True
             self._output.say(node.describe_end(), "WARNING")
-            left = sum(other.state is not NodeState.ENDED for other in self._nodes)
+            left = sum(other.state is not AgentState.ENDED for other in self._nodes)
             if self._engine.can_replace and self._job.replaced < _MAX_REPLACED * self._plan.count:
                 self._job.replaced += 1
                 try:
                     self._start([max(other.index for other in self._nodes) + 1])
                 except PlaunchError as error:
-                    self._output.say(f"{node.name} is not replaced: {one_line(error)}", "WARNING")
+                    self._output.say(f"{node.name} is not replaced: {error}", "WARNING")
                 else:
                     self._output.say(
                         f"{self._nodes[-1].name} is started in the place of {node.name}"
@@ -245,8 +257,10 @@ class JobDriver:
                 node.lost_at = self._clock()
         lost = [node for node in self._nodes if node.lost_at is not None]
         if lost and all(self._clock() - (node.lost_at or 0.0) >= _TOO_FEW_WAIT for node in lost):
-            left = sum(node.state is not NodeState.ENDED for node in self._nodes)
-            self._job.error = NodesLostError(self._plan.describe_loss(lost, left))
+            left = sum(node.state is not AgentState.ENDED for node in self._nodes)
+            self._job.error = NodesLostError(
+                self._plan.describe_loss([node.name for node in lost], left)
+            )
             self._send_signal(signal.SIGTERM)
 
     def _kill_all(self) -> None:

@@ -40,6 +40,7 @@ class KubernetesEngine:
     """
 
     has_own_files = True
+    used_options = ("node_python", "pass_env", "start_limit")
 
     def __init__(self, request: EngineRequest) -> None:
         self._mode = request.where or "apply"
@@ -68,7 +69,7 @@ class KubernetesEngine:
         manifests = apply_template(self._job(arguments).manifests(), documents)
         _check_image(manifests[-1])
         if self._mode == "print":
-            show(load_yaml().safe_dump_all(manifests, sort_keys=False))
+            show(load_yaml().safe_dump_all(manifests, sort_keys=False).rstrip())
             return 0
         from plaunch_engines.kubernetes_client import Cluster
         from plaunch_engines.kubernetes_job import SubmittedJob

@@ -33,7 +33,7 @@ class SubmittedJob:
     Args:
         cluster: where it runs.
         manifests: what to create; the last one is the job.
-        show: writes to standard output.
+        show: prints a line on standard output.
         nodes: the number of its pods.
         start_limit: seconds for a container that cannot start.
         interval: seconds between two requests for the status.

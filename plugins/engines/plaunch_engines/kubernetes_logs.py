@@ -32,7 +32,7 @@ class PodLogs:
     Args:
         cluster: the cluster.
         container: the container of each pod.
-        show: writes a text to standard output.
+        show: prints a line on standard output.
         say: writes a message.
     """
 
@@ -78,7 +78,7 @@ class PodLogs:
                 if not self._has_reader:
                     return
                 try:
-                    self._show(f"[{node}] {line.decode(errors='replace')}\n")
+                    self._show(f"[{node}] {line.decode(errors='replace')}")
                 except PlaunchError:  # standard output is closed; the job continues
                     self._has_reader = False
 

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 
     from plaunch.engines import EngineRequest
 
+    from plaunch_engines.namespaces import PrivateNetwork
+
 _MAX_NODES = 1024
 
 
 class LocalEngine:
-    """Starts each agent as a process of this machine; they meet on loopback.
+    """Starts each agent as a process of this machine.
+
+    They meet on loopback, or each has a network namespace.
 
     Args:
         request: `where` is the number of agents; by default that of `--nnodes`.
 
     Raises:
-        UsageError: the number is invalid.
+        UsageError: the number is invalid, or namespaces are not permitted.
     """
 
     can_replace = True
@@ -32,17 +36,30 @@ class LocalEngine:
     def __init__(self, request: EngineRequest) -> None:
         self.nodes = parse_count("local", request.where)
         self._handles: list[AgentProcess] = []
+        self._network: PrivateNetwork | None = None
+        if request.options.get("local_network") == "namespaces":
+            from plaunch_engines.namespaces import PrivateNetwork
+
+            self._network = PrivateNetwork()
 
     def start(self, command: Sequence[str], indices: Sequence[int]) -> list[AgentProcess]:
         """Start the agents."""
-        started = [AgentProcess(f"node{i}", command, address="127.0.0.1") for i in indices]
-        self._handles += started
+        started = []
+        for index in indices:
+            prefix: list[str] = []
+            address = "127.0.0.1"
+            if self._network is not None:
+                prefix, address = self._network.add(index)
+            started.append(AgentProcess(f"node{index}", [*prefix, *command], address=address))
+            self._handles.append(started[-1])
         return started
 
     def close(self) -> None:
         """Kill agents that are left; their guards end the workers."""
         for handle in self._handles:
             handle.stop()
+        if self._network is not None:
+            self._network.close()
 
 
 def parse_count(engine: str, where: str) -> int | None:

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent import Extension
 from plaunch.plugin import hookimpl
 from plaunch.threads import start_thread
 
@@ -68,13 +70,14 @@ def describe_node(folder: str, script: str) -> dict[str, object]:
         folder: the working folder of the job.
         script: the script, which may be relative to it; empty if the program is not a file.
     """
-    from plaunch._version import __version__
+    from plaunch import __version__
 
     return {
         "protocol": records.VERSION,
         "version": __version__,
         "python": ".".join(map(str, sys.version_info[:3])),
-        "host": socket.gethostname(),
+        # An engine that knows the address of the node sets the variable.
+        "host": os.environ.pop("PLAUNCH_NODE_ADDRESS", "") or socket.gethostname(),
         "pid": os.getpid(),
         "has_folder": os.path.isdir(folder),
         "has_script": not script or os.path.isfile(os.path.join(folder, script)),
@@ -100,7 +103,7 @@ def report(**fields: object) -> None:
     STDERR.write(records.encode(**fields).decode())
 
 
-class ConnectedAgent:
+class ConnectedAgent(Extension):
     """The agent of this node, as the connection ends it and the command sees it.
 
     It is a plugin of its own launch.
@@ -138,10 +141,10 @@ class ConnectedAgent:
             raise SystemExit(error.exit_code) from None
 
     def request_end(self) -> bool:
-        """Request the end of this node's part of the job; False if there is no agent yet."""
+        """Request that this node leaves the job; False if there is no agent yet."""
         control = self._control
         if control is not None:
-            control.request("stop", _LOST)
+            control.request("leave", _LOST)
         return control is not None
 
     # --- as a plugin ------------------------------------------------------------------------------
@@ -157,9 +160,6 @@ class ConnectedAgent:
     def start(self, control: Control) -> None:
         """Keep the control of the agent."""
         self._control = control
-
-    def handle(self, event: object) -> None:
-        """Do nothing; it is not called."""
 
     def stop(self, result: RunResult | None) -> None:
         """Forget the agent."""
@@ -180,9 +180,16 @@ class ConnectedAgent:
 
 
 class Connection:
-    """The connection to the command: this process's standard input, which workers do not get."""
+    """The connection to the command: this process's standard input, which workers do not get.
+
+    An engine whose connections may end without notice sets the variable PLAUNCH_NODE_SILENCE, and
+    sends an empty line now and then: after so many seconds without a line, the connection has
+    ended.
+    """
 
     def __init__(self) -> None:
+        silence = os.environ.pop("PLAUNCH_NODE_SILENCE", "")
+        self._silence = float(silence) if silence else None
         self._fd = os.dup(0)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -214,6 +221,8 @@ class Connection:
     def _read(self) -> Iterator[dict[str, Any]]:
         buffer = b""
         while True:
+            if not select.select([self._fd], [], [], self._silence)[0]:
+                return
             try:
                 data = os.read(self._fd, 65536)
             except OSError:
@@ -221,7 +230,7 @@ class Connection:
             if not data:
                 return
             *lines, buffer = (buffer + data).split(b"\n")
-            yield from map(json.loads, lines)
+            yield from map(json.loads, filter(None, lines))
 
 
 if __name__ == "__main__":

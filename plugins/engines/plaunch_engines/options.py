@@ -8,7 +8,7 @@ OPTIONS = (
     Option(
         ("--on",),
         "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, "
-        "kubernetes, kubernetes:print, or a plugin's; all other options are those of each agent",
+        "slurm, kubernetes, or a plugin's; all other options are those of each agent",
         metavar="ENGINE[:WHERE]",
         plugins="engines",
         command="plaunch_engines.command:run_on_nodes",
@@ -36,11 +36,66 @@ OPTIONS = (
         has_variable=False,
     ),
     Option(
+        ("--local-network",),
+        "with --on=local: where the nodes meet; namespaces gives each node its own network, which "
+        "only root can create, and no connection to others (default: loopback)",
+        default="loopback",
+        metavar="NETWORK",
+        choices=("loopback", "namespaces"),
+        has_variable=False,
+    ),
+    Option(
+        ("--slurm-options",),
+        "with --on=slurm outside of an allocation, and with --on=slurm:batch: options of salloc or "
+        'sbatch, such as "--partition=gpu --time=8:00:00 --gpus-per-node=8"; may be repeated',
+        metavar="OPTIONS",
+        is_repeated=True,
+        has_variable=False,
+    ),
+    Option(
+        ("--ssh-command",),
+        "with --on=ssh: the program that connects, with its options; those have priority over "
+        "plaunch's (default: ssh)",
+        default="ssh",
+        metavar="COMMAND",
+        has_variable=False,
+    ),
+    Option(
         ("--start-limit",),
         "with --on: time for all agents to report that they are ready (default: 60)",
         default=60.0,
         metavar="SECONDS",
         read=seconds(LIMIT),
         has_variable=False,
+    ),
+    Option(
+        ("--kubernetes-image",),
+        "with --on=kubernetes: the image of the pods, which has plaunch and the script",
+        metavar="IMAGE",
+    ),
+    Option(
+        ("--kubernetes-namespace",),
+        "with --on=kubernetes: the namespace (default: that of the current context)",
+        metavar="NAME",
+    ),
+    Option(
+        ("--kubernetes-kind",),
+        "with --on=kubernetes: an Indexed Job, a JobSet, or a TrainJob of Kubeflow Trainer "
+        "(default: job)",
+        default="job",
+        metavar="KIND",
+        choices=("job", "jobset", "trainjob"),
+    ),
+    Option(
+        ("--kubernetes-resources",),
+        "with --on=kubernetes: resources of each pod, such as nvidia.com/gpu=8,memory=512Gi",
+        metavar="NAME=AMOUNT,...",
+    ),
+    Option(
+        ("--kubernetes-template",),
+        "with --on=kubernetes: a YAML file with parts of the manifests, which replace or complete "
+        "those that plaunch writes",
+        metavar="FILE",
+        path="file",
     ),
 )

@@ -30,6 +30,8 @@ class MergedOutput:
         format: formats a message of plaunch's own; see `plaunch.cli.STDERR`.
         has_status: whether a status line is shown at the end of stderr.
         is_json: whether messages of plaunch are lines of JSON, which have no prefix.
+        stdout: the descriptor of this command's standard output; descriptor 1 may be a copy of
+            stderr, so that it has no other text.
         clock: a monotonic clock, in seconds.
     """
 
@@ -39,11 +41,13 @@ class MergedOutput:
         *,
         has_status: bool = False,
         is_json: bool = False,
+        stdout: int = STDOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._format = format
         self._has_status = has_status
         self._is_json = is_json
+        self._stdout = stdout
         self._clock = clock
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, bytes]] = deque()
@@ -130,7 +134,7 @@ class MergedOutput:
                     data += self._queue.popleft()[1]
                 self._is_writing = True
             with contextlib.suppress(OSError):  # the reader is gone
-                _write(fd, data)
+                _write(self._stdout if fd == STDOUT else fd, data)
             with self._changed:
                 was_full = self._queued > _MAX_QUEUED
                 self._queued -= len(data)

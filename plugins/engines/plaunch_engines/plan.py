@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from plaunch.cli import Arguments
 
-    from plaunch_engines.agents import ConnectedNode
 
 _TOKEN = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 # Variables that agents get from here: those of plaunch, and of libraries that workers use.
@@ -107,12 +106,12 @@ class JobPlan:
             return f"nothing was started: {lines[0]}"
         return f"nothing was started, because of {len(lines)} nodes:\n  " + "\n  ".join(lines)
 
-    def describe_loss(self, lost: Iterable[ConnectedNode], left: int) -> str:
-        """Return the message about a job that has too few nodes."""
-        names = ", ".join(node.name for node in lost)
+    def describe_loss(self, lost: Iterable[str], left: int) -> str:
+        """Return the message about a job that has too few nodes, after it lost those."""
+        are_left = f"{left} {'node is' if left == 1 else 'nodes are'} left"
         return (
-            f"{names} lost; {left} {'node is' if left == 1 else 'nodes are'} left, the job needs "
-            f"{self.min_nodes} (--nnodes), and the engine cannot replace a node (--spares)"
+            f"{', '.join(lost)} lost; {are_left}, the job needs {self.min_nodes} (--nnodes), and "
+            "the engine cannot replace a node (--spares)"
         )
 
 
@@ -130,13 +129,18 @@ def refuse_agents_options(args: Arguments) -> None:
 
 
 def passed_environment(
-    environ: Mapping[str, str], patterns: Iterable[str], *, usual: Iterable[str] = _PASSED
+    environ: Mapping[str, str],
+    patterns: Iterable[str],
+    *,
+    has_token: bool = True,
+    usual: Iterable[str] = _PASSED,
 ) -> dict[str, str]:
-    """Return the variables that agents get, with a new token if there is none.
+    """Return the variables that agents get.
 
     Args:
         environ: this process's environment.
         patterns: further names; a final `*` stands for any characters.
+        has_token: whether there is a new token if the environment has none.
         usual: the names that are always passed.
     """
     wanted = [*usual, *patterns]
@@ -145,7 +149,8 @@ def passed_environment(
         for name, value in environ.items()
         if name not in _NOT_PASSED and any(_matches(name, pattern) for pattern in wanted)
     }
-    passed.setdefault(_TOKEN, secrets.token_hex(32))
+    if has_token:
+        passed.setdefault(_TOKEN, secrets.token_hex(32))
     return passed
 
 

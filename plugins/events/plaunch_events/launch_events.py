@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from plaunch.plugin import EventHandlerFactory, PluginContext, PluginManager
 
     from plaunch_events.event_queue import EventQueue
-    from plaunch_events.import_watch import ImportWatch
 
     class ExtensionHandler(EventHandler, Protocol):
         """Passes events to an extension."""
@@ -80,7 +78,7 @@ class EventReaders:
 
             context = replace(context, run_dir=create_run_dir())
             queues += create_event_queues(self._manager, self._found, context)
-        return EventPublisher(log, queues, extensions, may_advise=self._may_advise)
+        return EventPublisher(log, queues, extensions)
 
 
 class EventPublisher:
@@ -94,7 +92,6 @@ class EventPublisher:
         log: the notifications of the launch.
         handlers: the queues of the event handlers.
         extensions: the extensions; an event waits until its extension is started.
-        may_advise: whether to watch the imports of workers after a restart, for advice.
     """
 
     def __init__(
@@ -102,8 +99,6 @@ class EventPublisher:
         log: EventLog,
         handlers: Sequence[EventQueue],
         extensions: Sequence[ExtensionHandler],
-        *,
-        may_advise: bool,
     ) -> None:
         self._extensions: dict[ExtensionHandler, EventQueue] = {}
         if extensions:
@@ -114,10 +109,7 @@ class EventPublisher:
                 self._extensions[item] = EventQueue(item.who, item, who=who, head_start=None)
         self._queues = [*handlers, *self._extensions.values()]
         self._stream = EventStream(log)
-        self._may_advise = may_advise
         self._forks_workers = False
-        self._has_started = False
-        self._imports: ImportWatch | None = None
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -131,7 +123,7 @@ class EventPublisher:
         """Deliver queued and future events to an extension, which has started."""
         self._extensions[extension].release()
 
-    def __call__(self, notification: Notification) -> None:
+    def handle_notification(self, notification: Notification) -> None:
         """Deliver the events of a notification.
 
         Waits for the readers only before workers are forked, and at the end of the launch.
@@ -146,27 +138,11 @@ class EventPublisher:
                 logger.info("restarted in %s", describe_restart(_seconds(event)))
             elif event.name == "plaunch.launcher.finished":
                 self._finish(event, has_joined=bool(notification.group.workers))
-        if self._imports is not None:
-            self._imports(notification)
         if isinstance(notification, LaunchStarted):
             self._forks_workers = notification.forks
         elif isinstance(notification, BeforeWorkers) and self._forks_workers:
             for queue in self._queues:
                 queue.rest()
-        elif isinstance(notification, WorkersStarted):
-            self._watch_imports(notification)
-
-    def _watch_imports(self, notification: WorkersStarted) -> None:
-        """Watch the imports of workers from the first restart on, if its advice would be logged."""
-        is_wanted = self._may_advise and logger.isEnabledFor(logging.INFO)
-        if self._has_started and self._imports is None and is_wanted:
-            # It needs plaunch_hang, which may not be installed.
-            with contextlib.suppress(ModuleNotFoundError):
-                from plaunch_events.import_watch import ImportWatch  # restarts only
-
-                self._imports = ImportWatch()
-                self._imports(notification)
-        self._has_started = True
 
     def _finish(self, event: Event, *, has_joined: bool) -> None:
         if self._queues:
@@ -178,8 +154,6 @@ class EventPublisher:
         is_brief = has_succeeded and account.seconds["total"] < _MIN_LOGGED
         if has_joined and not is_brief and (took := account.describe()):
             logger.info("this launch took %s", took)
-        if self._imports is not None and (advice := self._imports.close()):
-            logger.info("%s", advice)
 
 
 def _seconds(event: Event) -> dict[str, float]:

@@ -56,7 +56,7 @@ class LauncherStatus:
     def describe(
         self,
         waiting_for: str | None,
-        silent: float,
+        overdue: float,
         progress: Mapping[int, Progress] | None = None,
         held: Mapping[int, Held] | None = None,
         notes: Mapping[str, str] | None = None,
@@ -65,7 +65,7 @@ class LauncherStatus:
 
         Args:
             waiting_for: what the launcher waits for before it starts workers; None if nothing.
-            silent: seconds by which the agent's loop is overdue.
+            overdue: seconds by which the agent's loop is overdue.
             progress: the progress of workers, by global rank.
             held: why workers cannot run, such as a debugger, by global rank.
             notes: what extensions add to the status, by name.
@@ -81,8 +81,8 @@ class LauncherStatus:
             "host": facts["host"],
             "agent_pid": os.getpid(),
             "backend": facts.get("backend"),
-            "alive": not silent,
-            "silent_seconds": round(silent, 3),
+            "alive": not overdue,
+            "silent_seconds": round(overdue, 3),
             "state": self.group_state,
             "phase": history.phase,
             "since": self._created if began is None else began.timestamp,

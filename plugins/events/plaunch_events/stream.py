@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     Metadata = dict[str, EventMetadataValue]
 
-_OUTCOMES = {"left": "not_needed"}  # outcomes that the agent calls by another word
-
 
 class EventStream:
     """The events of a log, each with the time of its notification.
@@ -304,8 +302,7 @@ class EventStream:
     def _outcome(self, error: BaseException | None) -> tuple[str, str]:
         end = self._last_end
         if error is None:
-            word = "succeeded" if end is None else _OUTCOMES.get(end.outcome, "succeeded")
-            return word, "" if end is None else _first_line(end.reason)
+            return ("succeeded", "") if end is None else (end.outcome, _first_line(end.reason))
         if isinstance(error, ChildFailedError):
             rank, failure = error.get_first_failure()
             failed = f"rank {rank}" if rank >= 0 else "the launcher"

@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.agent import Extension
 from plaunch.durations import waitable
 from plaunch.errors import UsageError
 from plaunch.threads import start_thread
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from plaunch.agent import Control, GroupInfo, RunResult
-    from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
     from plaunch_fault_injection.faults import Fault
@@ -39,7 +39,7 @@ _PAUSE_TIMEOUT = 30.0  # seconds for the program that suspends the launcher, wit
 _THREAD_TIMEOUT = 0.5  # seconds for the thread to end
 
 
-class Injector:
+class Injector(Extension):
     """The extension that injects the faults of one launch.
 
     Args:
@@ -94,9 +94,6 @@ class Injector:
         control.say(f"this job will be broken on purpose, by --inject='{planned}'{where}")
         self._log.write(planned=planned)
         self.release()
-
-    def handle(self, event: Event) -> None:
-        """Do nothing: the hooks are called earlier than events."""
 
     def stop(self, result: RunResult | None) -> None:
         """End the thread, and remove the pipes."""

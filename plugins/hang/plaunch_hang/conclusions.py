@@ -9,7 +9,7 @@ from plaunch.agent import WorkerState
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_early_ends
 
-from plaunch_hang.job import JobFindingKind, JobWatch
+from plaunch_hang.job import HangReports, JobFindingKind
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.records import NodeActivity, NodeReport
 from plaunch_hang.snapshots import describe_held, describe_time
@@ -88,7 +88,7 @@ class Conclusions:
         self._watch = watch
         self._snapshots = snapshots
         self._round = WatchedRound()
-        self._job: JobWatch | None = None  # in a round of several nodes
+        self._job: HangReports | None = None  # in a round of several nodes
         self._samples = 0  # samples in that round
         self._snapshot: StackSnapshot | None = None  # while the workers of this node do not move
         self._is_reported = False  # whether it was logged that only those of this node do not
@@ -155,7 +155,7 @@ class Conclusions:
         if job is None or job.round != round_.number:
             timeout = self._timeout or 0.0
             me = NodeReport(*round_[:2], self._host, NodeActivity.MOVES, 0, timeout, self._action)
-            self._job = job = JobWatch(control, me, round_.nodes)
+            self._job = job = HangReports(control, me, round_.nodes)
             self._samples = 0
         state = self._state(sample)
         if state is None:

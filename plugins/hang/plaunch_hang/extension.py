@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.agent import WorkerState
+from plaunch.agent import Extension, WorkerState
 from plaunch.threads import start_thread
 
 from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent import Control, RunResult, WorkerInfo
-    from plaunch.events import Event
     from plaunch.plugin import PluginContext
     from plaunch.process import OutputCounts
 
@@ -40,7 +39,7 @@ _SHARE = 2  # the pause after a sample is at least this many times the time of t
 _SLOWEST = 3  # and at most this many times the usual pause
 
 
-class HangExtension:
+class HangExtension(Extension):
     """Samples the workers, and detects hangs.
 
     Args:
@@ -97,9 +96,6 @@ class HangExtension:
         except FileNotFoundError as error:
             self._log_coarse(control, f"{error}")
         self.release()
-
-    def handle(self, event: Event) -> None:
-        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Stop watching."""

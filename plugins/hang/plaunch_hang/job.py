@@ -73,7 +73,7 @@ class JobFinding(NamedTuple):
 WAIT = JobFinding(JobFindingKind.WAIT)
 
 
-class JobWatch:
+class HangReports:
     """Exchanges the reports of one node in one round of several nodes.
 
     Args:

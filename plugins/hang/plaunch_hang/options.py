@@ -50,6 +50,7 @@ class StacksOptions:
     """The options of stacks."""
 
     PLUGIN = "plaunch_hang.stacks.plugin:Stacks"
+    ON_RESTART = "plaunch_hang.stacks.import_watch:ImportWatch"
     ON_SLOW_STOP = "plaunch_hang.stacks.slow_stops:SlowStops"
     OPTIONS = (
         Option(

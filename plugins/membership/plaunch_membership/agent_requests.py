@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.rendezvous import JobOutcome
+
 from plaunch_membership import transitions
 from plaunch_membership.state import JobEventKind, JobPhase, RecordedVerdict
 
@@ -135,7 +137,7 @@ class AgentRequests:
 
         self._request_of(place, lambda: membership.change(make))
 
-    def close(self, reason: str, outcome: str = "closed") -> None:
+    def close(self, reason: str, outcome: JobOutcome = JobOutcome.CLOSED) -> None:
         """End the job as `closed` or `stopped`, as requested."""
         membership = self._membership
         verdict = RecordedVerdict(

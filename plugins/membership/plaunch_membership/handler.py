@@ -11,23 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousClosedError, UsageError
-from plaunch.rendezvous import ChangeKind, MembershipChange, RendezvousHandler
-from plaunch_network import HeldPort
+from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange, RendezvousHandler
 
-from plaunch_membership.agent_requests import AgentRequests
-from plaunch_membership.arrivals import Arrivals
-from plaunch_membership.host_stay import FAREWELL, HostStay
+from plaunch_membership.host_stay import FAREWELL
+from plaunch_membership.job_connection import JobConnection
 from plaunch_membership.liveness import AwakeClock, late_after
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import NodeIdentity
 from plaunch_membership.options import WAIT_BOUNDS, Timing, read_token
 from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
-from plaunch_membership.shared import WakePipe
+from plaunch_membership.shared import ReservedPort, WakePipe
 from plaunch_membership.state import JobEventKind, JobPhase, verdict_error
 from plaunch_membership.store import StoreAccess
-from plaunch_membership.store_threads import StoreThreads
-from plaunch_membership.texts import NodeTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
 
     from plaunch_membership.options import WaitBounds
     from plaunch_membership.store import Connect
+    from plaunch_membership.texts import NodeTexts
 
 _log = logging.getLogger("plaunch")
 
@@ -62,8 +59,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             callers written before there was a `StoreAccess`; will be removed.
 
     Attributes:
-        membership: this node's membership in the current job.
-        threads: the threads that use the store.
+        job: the connection to the current job.
 
     Raises:
         UsageError: an option is unknown or invalid, or the token cannot be read.
@@ -89,14 +85,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._endpoint = self._store.endpoint
         self._timing = timing or Timing.from_parameters(params, options)
         self._bounds = bounds
-        self._held: HeldPort | None = None
+        self._port = ReservedPort(params.job.port_range)
         # Time in which this process was suspended must not count as silence of the others.
         self._clock = AwakeClock(_MAX_STEP * late_after(self._timing.keep_alive_interval), clock)
         self._codec = RecordCodec(params.run_id, read_token(params, os.environ))
         self._pipe = WakePipe()
         self._is_over = False
         self._has_closed = False  # by `set_closed`
-        self._create_membership(
+        self.job = self._connect(
             NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
         )
         if store.outlives_job and params.run_id == "none":
@@ -106,31 +102,28 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 self._endpoint,
             )
 
-    def _create_membership(self, identity: NodeIdentity, follows: str = "") -> None:
-        """Create the objects for one job; `follows` is the incarnation of an earlier one."""
-        self.membership = Membership(
+    def _connect(self, identity: NodeIdentity, follows: str = "") -> JobConnection:
+        """Create the connection to one job; `follows` is the incarnation of an earlier one."""
+        membership = Membership(
             identity,
             self._timing,
             self._codec,
             clock=self._clock,
             follows=follows,
-            wake_agent=self._wake,
+            wake_agent=self._pipe.wake,
             absence_is_loss=self._store.subscribe is not None,
         )
-        self._arrivals = Arrivals(self.membership, self._endpoint, self._bounds)
-        self._news = self.membership.news
-        self.threads = StoreThreads(
-            self.membership, self._store, hold_port=self._hold_port, bounds=self._bounds
-        )
-        self._stay = HostStay(
-            self.membership, self.threads, self._store.has_guests, self._bounds.check_interval
-        )
-        self._agent = AgentRequests(self.membership, self.threads.writer.reports)
-        self.texts = NodeTexts(self.membership)  # see `SharedTexts`
-        self._lock = self.membership.lock
-        self._has_joined = False
-        self._is_unreachable = False
-        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the current round
+        return JobConnection(membership, self._store, self._bounds, self._port.hold)
+
+    @property
+    def membership(self) -> Membership:
+        """This node's membership in the current job."""
+        return self.job.membership
+
+    @property
+    def texts(self) -> NodeTexts:
+        """The texts of the nodes of the current job; see `SharedTexts`."""
+        return self.job.texts
 
     # --- torchrun's methods -----------------------------------------------------------------------
 
@@ -144,7 +137,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Whether the job is over, as far as this node knows, or this handler was closed."""
-        return self._has_closed or self._news.verdict is not None
+        return self._has_closed or self.membership.news.verdict is not None
 
     def set_closed(self) -> None:
         """End the job on all nodes.
@@ -155,7 +148,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._is_over:
             return
         self._has_closed = True
-        self._agent.close("the rendezvous was closed")
+        self.job.requests.close("the rendezvous was closed")
         self._start()
 
     def num_nodes_waiting(self) -> int:
@@ -179,17 +172,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 f"the rendezvous has local_addr={own!r} for this node, but its agent "
                 f"(WorkerSpec) has {node.local_addr!r}; give one of them, or the same value twice"
             )
-        verdict = self._news.verdict
+        verdict = self.membership.news.verdict
         is_closed = self._has_closed or self._is_over
-        if verdict is not None and verdict.outcome != "closed" and not is_closed:
+        if verdict is not None and verdict.outcome is not JobOutcome.CLOSED and not is_closed:
             # Other nodes read the verdict in the store.
-            self._agent.finish()
-            self.threads.stop(min(self._timing.close_timeout, FAREWELL))
+            self.job.requests.finish()
+            self.job.threads.stop(min(self._timing.close_timeout, FAREWELL))
             previous = self.membership
-            self._create_membership(previous.identity, follows=previous.keys.incarnation)
-        with self._lock:
+            self.job = self._connect(previous.identity, follows=previous.keys.incarnation)
+        with self.membership.lock:
             settings = self.membership.identity.settings
-            if self._has_joined and not self.is_closed() and node != settings:
+            if self.job.has_joined and not self.is_closed() and node != settings:
                 raise UsageError(
                     f"this node has joined job {self._run_id!r} with {settings}, and "
                     f"cannot continue with {node}; an agent with another WorkerSpec needs a "
@@ -199,59 +192,59 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> JobRound:
         """Join the next round and return when it is complete; see `RendezvousHandler`."""
-        membership, part = self.membership, self.membership.part
+        job, membership, part = self.job, self.membership, self.membership.part
         if self._has_closed:
             raise RendezvousClosedError(
                 f"job {self._run_id!r} was closed by this node (set_closed)"
             )
-        if self._news.verdict is not None:
-            raise verdict_error(self._run_id, self._news.verdict)
+        if membership.news.verdict is not None:
+            raise verdict_error(self._run_id, membership.news.verdict)
         patience = self._timing.join_patience(
-            self.membership.identity.job,
-            is_first=not self._has_joined,
+            membership.identity.job,
+            is_first=not job.has_joined,
             margin=self._bounds.start_margin,
         )
-        self._has_joined = True
-        if not self._reported:
-            self._agent.rejoin()
-        self._agent.want_round()
+        job.has_joined = True
+        if not job.reported:
+            job.requests.rejoin()
+        job.requests.want_round()
         self._start()
         began = self._clock()
         while True:
-            self.threads.supervise()
-            with self._lock:
+            job.threads.supervise()
+            with membership.lock:
                 if self._is_over:
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
-                self.threads.raise_error()
+                job.threads.raise_error()
                 is_formed, place = not part.wants_round, part.place
-                pause = self._arrivals.restart_delay.left(membership.state)
+                pause = job.arrivals.restart_delay.left(membership.state)
                 if pause or membership.is_parked:
                     began = self._clock() + pause
                 left = began + patience - self._clock()
                 if is_formed or left <= 0:
                     break
-                self._lock.wait(min(left, self._bounds.check_interval))
+                membership.lock.wait(min(left, self._bounds.check_interval))
         if not is_formed or place is None:
             if membership.state is None:
-                raise self.threads.explain_unreached()
-            raise self._arrivals.explain_timeout()
-        if place.rank != 0 and self._held is not None:
-            self._held.close()
-        self._reported = {}
-        open_store, prefix = self._store.open_store, self.membership.keys.store(place.round)
+                raise job.threads.explain_unreached()
+            raise job.arrivals.explain_timeout()
+        if place.rank != 0:
+            self._port.release()
+        job.reported = {}
+        open_store, prefix = self._store.open_store, membership.keys.store(place.round)
         return place.to_round(open_store and partial(open_store, prefix))
 
     def describe_wait(self) -> str:
         """Describe what `next_rendezvous` waits for."""
-        state, failing = self.membership.state, self.threads.failing()
+        state, failing = self.membership.state, self.job.threads.failing()
         if failing is not None:
             where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
             return f"the store{where}: {failing}"
         if state is None:
             return f"the store at {self._endpoint}"
         if state.phase is JobPhase.FORMING:
-            return self._arrivals.describe()
-        return self.threads.writer.scale_up.describe(state)
+            return self.job.arrivals.describe()
+        return self.job.threads.writer.scale_up.describe(state)
 
     def shutdown(self) -> bool:
         """Leave the job and release everything.
@@ -261,14 +254,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        if self._stay.is_needed():
-            self._stay.wait(lambda: self._is_over)
-        if self._news.verdict is None:
+        if self.job.stay.is_needed():
+            self.job.stay.wait(lambda: self._is_over)
+        if self.membership.news.verdict is None:
             return self.leave()
         if self.membership.identity.is_host:
-            self._agent.linger(self._stay.must_linger)
+            self.job.requests.linger(self.job.stay.must_linger)
             return self._end(self._timing.close_timeout + FAREWELL)
-        self._agent.finish()
+        self.job.requests.finish()
         return self._end(min(self._timing.close_timeout, FAREWELL))
 
     def leave(self) -> bool:
@@ -278,16 +271,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        if self._stay.is_needed():
+        if self.job.stay.is_needed():
             _log.warning(
                 "the store of job %r ends with this launcher, which hosts it; nodes that have not "
                 "finished lose it",
                 self._run_id,
             )
         if self.membership.state is not None:
-            self._agent.leave("the launcher was stopped, or failed")
+            self.job.requests.leave("the launcher was stopped, or failed")
         elif self._has_closed:
-            self._agent.finish()
+            self.job.requests.finish()
         return self._end(min(self._timing.close_timeout, FAREWELL))
 
     # --- methods of ObservableRendezvous and JobRendezvous ----------------------------------------
@@ -297,64 +290,67 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._pipe.fileno()
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Take all changes. It also supervises the threads, so call it about once a second."""
+        """Take all changes. It also supervises the threads, so call it every few seconds."""
         self._pipe.clear()
-        self.threads.supervise()
-        with self._lock:
-            changes = self._news.take()
-            problem = self.threads.problem()
-            if self._news.error is not None and self.membership.part.is_active:
-                problem = str(self._news.error)
-        if problem is not None and not self._is_unreachable:
-            self._is_unreachable = True
+        job, membership = self.job, self.membership
+        job.threads.supervise()
+        with membership.lock:
+            changes = membership.news.take()
+            problem = job.threads.problem()
+            if membership.news.error is not None and membership.part.is_active:
+                problem = str(membership.news.error)
+        if problem is not None and not job.is_unreachable:
+            job.is_unreachable = True
             changes.append(MembershipChange(ChangeKind.UNREACHABLE, reason=problem))
         return changes
 
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
-        recorded, own = self._news.verdict, self._reported
-        return None if recorded is None else to_verdict(recorded, own, is_past=self._news.is_past)
+        news = self.membership.news
+        if news.verdict is None:
+            return None
+        return to_verdict(news.verdict, self.job.reported, is_past=news.is_past)
 
     def report_failure(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
     ) -> None:
         """Report failed workers of this node to all nodes; see `JobRendezvous`."""
-        self._reported = failures
-        self._agent.report(to_job_failures(failures), is_final=is_final)
+        self.job.reported = failures
+        self.job.requests.report(to_job_failures(failures), is_final=is_final)
 
     def restart_delay(self) -> float:
         """Seconds until the next round may begin, if a restart policy has delayed it."""
-        return self._arrivals.restart_delay.left(self.membership.state)
+        return self.job.arrivals.restart_delay.left(self.membership.state)
 
     def take_losses(self) -> list[MembershipChange]:
         """Take the nodes lost while this one waits for a round; see `JobRendezvous`."""
-        return self._news.take_losses()
+        return self.membership.news.take_losses()
 
     def note_succeeded(self, ended: Mapping[int, float]) -> None:
         """Record which workers of this node have succeeded, and when; see `JobRendezvous`."""
-        self._agent.note_succeeded(ended)
+        self.job.requests.note_succeeded(ended)
 
     def report_success(self) -> None:
         """Report that all workers of this node have succeeded; see `JobRendezvous`."""
-        self._agent.succeed()
+        self.job.requests.succeed()
 
     def send_notice(self, signum: int) -> None:
         """Forward a signal to the agents of all other nodes."""
-        self._agent.send_notice(signum)
+        self.job.requests.send_notice(signum)
 
     def request_round(self, reason: str) -> None:
         """Request another round on all nodes; see `JobRendezvous`."""
-        self._agent.request_round(reason)
+        self.job.requests.request_round(reason)
 
     def end_job(self, reason: str) -> None:
         """End the job on all nodes, for a reason; see `JobRendezvous`."""
-        self._agent.close(reason, "stopped")
+        self.job.requests.close(reason, JobOutcome.STOPPED)
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Announce that this node leaves; see `JobRendezvous`."""
         self.membership.excludes_itself |= is_excluded
-        self._agent.announce_leave(reason, is_excluded=is_excluded)
+        self.job.requests.announce_leave(reason, is_excluded=is_excluded)
 
     # --- threads and ends -------------------------------------------------------------------------
 
@@ -362,38 +358,25 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Start the threads, unless they run; the exit of the process stops them."""
         atexit.unregister(self._leave_at_exit)
         atexit.register(self._leave_at_exit, os.getpid())
-        self.threads.start()
+        self.job.threads.start()
 
     def _leave_at_exit(self, pid: int) -> None:
         # A daemon thread that is in C++ code when the interpreter exits is unwound through that
         # code, which aborts the process. A forked process has none of the threads.
         if pid == os.getpid():
             self.leave()
-            self.threads.join(FAREWELL)
+            self.job.threads.join(FAREWELL)
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the writer after its pending requests, and release all resources."""
-        with self._lock:
+        with self.membership.lock:
             self._is_over = True
-            self._lock.notify_all()  # wakes `next_rendezvous`
-        is_clean = self.threads.stop(patience)
-        if self.threads.join(0):
+            self.membership.lock.notify_all()  # wakes `next_rendezvous`
+        is_clean = self.job.threads.stop(patience)
+        if self.job.threads.join(0):
             atexit.unregister(self._leave_at_exit)
-        with self._lock:
-            self._pipe.close()
-        if self._held is not None:
-            self._held.close()
+        self._pipe.close()
+        self._port.release()
         release, self._release = self._release, lambda: None
         release()
-        return is_clean or self._is_unreachable  # reported by `changes`
-
-    def _wake(self) -> None:
-        with self._lock:
-            self._pipe.wake()
-
-    def _hold_port(self) -> int:
-        """Reserve a port for the workers' store, in case this node gets rank 0."""
-        previous, self._held = self._held, HeldPort.any(self.membership.identity.job.port_range)
-        if previous is not None:
-            previous.close()
-        return self._held.port
+        return is_clean or self.job.is_unreachable  # reported by `changes`

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import NodeExcludedError, RendezvousClosedError
-from plaunch.rendezvous import ChangeKind, MembershipChange
+from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange
 
 from plaunch_membership import transitions
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
@@ -251,7 +251,10 @@ class Membership:
     def end_succeeded(self, round_: int, incarnation: int | None = None) -> Routine[None]:
         """End the job as succeeded, if the round still runs and all nodes have reported success."""
         verdict = RecordedVerdict(
-            "succeeded", self.identity.host, "all workers have succeeded", self.wall_clock()
+            JobOutcome.SUCCEEDED,
+            self.identity.host,
+            "all workers have succeeded",
+            self.wall_clock(),
         )
         yield from self.change(
             lambda state: (

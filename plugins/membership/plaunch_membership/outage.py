@@ -25,6 +25,7 @@ class OutageReporter:
         clock: a monotonic clock, in seconds.
         after: seconds from the first failure to the first warning.
         interval: seconds between two warnings.
+        wake_agent: called at each failure, so that the agent notices when the outage is too long.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class OutageReporter:
         clock: Callable[[], float],
         after: float = 10.0,
         interval: float = 60.0,
+        wake_agent: Callable[[], None] = lambda: None,
     ) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._after = after
         self._interval = interval
+        self._wake_agent = wake_agent
         self._lock = threading.Lock()
         self._has_answered = False
         self._failing_since: float | None = None
@@ -45,6 +48,7 @@ class OutageReporter:
 
     def failed(self, error: RendezvousConnectionError) -> None:
         """Note that an operation has failed, and warn if that is due."""
+        self._wake_agent()
         now = self._clock()
         with self._lock:
             if self._failing_since is None:

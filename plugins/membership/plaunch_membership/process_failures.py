@@ -215,17 +215,19 @@ def _rebuild(rank: int, received: JobFailure) -> ProcessFailure:
     message = _ends_of(_text(detail, "message"), MAX_TEXT_BYTES)
     traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
     has_reply = detail.get("has_reply") is True and bool(message)
-    reply: str | dict[str, Any] = message if has_reply else ""
-    if reply and traceback:
+    data: dict[str, Any] = {"message": message} if has_reply else {}
+    if has_reply and traceback:
         extra = {"py_callstack": traceback, "timestamp": str(int(timestamp))}
-        reply = {"message": message, "extraInfo": extra}
-    failure = ProcessFailure(
+        data = {"message": {"message": message, "extraInfo": extra}}
+    if has_reply and (traits := _traits(detail.get("traits"))):
+        data["errorTraits"] = traits
+    return ProcessFailure(
         _integer(detail, "local_rank", range(_MAX_RANK), -1),
         _integer(detail, "pid", range(_MAX_PID), 0),
         _integer(detail, "exit_code", _EXIT_CODES, 1),
         "",
-        message=message or printable(received.summary),
-        reply=reply,
+        error_file_data=data,
+        message="" if has_reply else message or printable(received.summary),
         timestamp=timestamp,
         global_rank=rank,
         host=host,
@@ -238,16 +240,11 @@ def _rebuild(rank: int, received: JobFailure) -> ProcessFailure:
             f"{host}:{_word(path, _MAX_PATH_LENGTH)}"
             for path in _lines(detail, "log_files")[:MAX_LINES]
         ],
+        known_place=_word(_text(detail, "place"), MAX_NAME),
+        known_consequence=Consequence(
+            _word(_text(detail, "consequence"), MAX_NAME), detail.get("is_peer_gone") is True
+        ),
     )
-    if place := _word(_text(detail, "place"), MAX_NAME):
-        failure.place = place
-    words = _word(_text(detail, "consequence"), MAX_NAME)
-    is_gone = detail.get("is_peer_gone") is True
-    failure.consequence = Consequence(words, is_gone) if words else None
-    traits = _traits(detail.get("traits"))
-    if has_reply and traits:
-        failure.error_file_data["errorTraits"] = traits
-    return failure
 
 
 def _traits(value: object) -> dict[str, str]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from plaunch_network import HeldPort
+
 from plaunch_membership.operations import Routine
 
 if TYPE_CHECKING:
-    import threading
-
     from plaunch.rendezvous import MembershipChange
 
     from plaunch_membership.keys import Keys
@@ -179,12 +180,10 @@ class AgentNews:
 
 
 class WakePipe:
-    """A descriptor that becomes readable to wake the agent.
-
-    The caller prevents concurrent calls of `close`.
-    """
+    """A descriptor that becomes readable to wake the agent. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may interrupt its owner
         self._ends: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
@@ -193,18 +192,43 @@ class WakePipe:
 
     def wake(self) -> None:
         """Make it readable."""
-        if self._ends is not None:
-            with contextlib.suppress(BlockingIOError):
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._ends is not None:
                 os.write(self._ends[1], b"\0")
 
     def clear(self) -> None:
         """Read everything from it."""
-        if self._ends is not None:
-            with contextlib.suppress(BlockingIOError):
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._ends is not None:
                 os.read(self._ends[0], 4096)
 
     def close(self) -> None:
         """Close both ends; may be called twice."""
-        ends, self._ends = self._ends, None
-        for end in ends or ():
-            os.close(end)
+        with self._lock:
+            ends, self._ends = self._ends, None
+            for end in ends or ():
+                os.close(end)
+
+
+class ReservedPort:
+    """The port that this node reserves for the workers' store, in case it gets rank 0.
+
+    Args:
+        within: the first and the last port that may be reserved; None for any.
+    """
+
+    def __init__(self, within: tuple[int, int] | None) -> None:
+        self._within = within
+        self._held: HeldPort | None = None
+
+    def hold(self) -> int:
+        """Reserve another port instead of the previous one, and return its number."""
+        port = HeldPort.any(self._within)
+        self.release()
+        self._held = port
+        return port.port
+
+    def release(self) -> None:
+        """Release the port, if there is one."""
+        if self._held is not None:
+            self._held.close()

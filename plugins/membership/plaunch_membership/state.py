@@ -18,6 +18,7 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
 )
+from plaunch.rendezvous import JobOutcome
 
 from plaunch_membership.failures import FailureGroup, FailureSummary, JobFailure
 from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON
@@ -87,7 +88,7 @@ class RecordedVerdict:
     """A verdict as stored; `process_failures.to_verdict` converts it for the agent.
 
     Args:
-        outcome: `"succeeded"`, `"failed"`, `"stopped"` or `"closed"`.
+        outcome: how the job ended.
         node: the node that wrote it; for a stopped job, the one that was asked to stop it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
@@ -97,7 +98,7 @@ class RecordedVerdict:
         early_ends: the workers that had succeeded before, one line for each node.
     """
 
-    outcome: str
+    outcome: JobOutcome
     node: str
     reason: str
     time: float
@@ -209,7 +210,7 @@ class JobState:
             }
         if self.verdict is not None:
             record["verdict"] = {
-                "outcome": self.verdict.outcome,
+                "outcome": self.verdict.outcome.value,
                 "node": self.verdict.node,
                 "reason": self.verdict.reason,
                 "time": self.verdict.time,
@@ -245,7 +246,7 @@ class JobState:
             found = record.record("verdict")
             summary = FailureSummary.from_record(found)
             verdict = RecordedVerdict(
-                outcome=found.text("outcome", max_len=MAX_NAME),
+                outcome=found.choice("outcome", JobOutcome),
                 node=found.text("node", max_len=MAX_NAME),
                 reason=found.text("reason", max_len=MAX_REASON),
                 time=found.date("time"),
@@ -312,13 +313,14 @@ def describe_verdict(verdict: RecordedVerdict) -> str:
 
 def describe_outcome(verdict: RecordedVerdict) -> str:
     """Describe the outcome as a predicate: `failed`, `was stopped`."""
-    is_passive = verdict.outcome in ("stopped", "closed")
-    return f"was {verdict.outcome}" if is_passive else verdict.outcome
+    outcome = verdict.outcome
+    is_passive = outcome in (JobOutcome.STOPPED, JobOutcome.CLOSED)
+    return f"was {outcome.value}" if is_passive else outcome.value
 
 
 def verdict_error(run_id: str, verdict: RecordedVerdict) -> RendezvousError:
     """Return the error for a node that waits for a round when the job ends."""
     text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
-    if verdict.outcome == "succeeded":
+    if verdict.outcome is JobOutcome.SUCCEEDED:
         return RendezvousGracefulExitError(text)
     return RendezvousClosedError(text)

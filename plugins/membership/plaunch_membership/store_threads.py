@@ -57,7 +57,9 @@ class StoreThreads:
         self._timing = membership.timing
         self.connect = store.connect  # tests wrap it
         self._endpoint = store.endpoint
-        self._outage = OutageReporter(store.endpoint, membership.clock)
+        self._outage = OutageReporter(
+            store.endpoint, membership.clock, wake_agent=membership.news.wake_agent
+        )
         self._bounds = bounds
         self._lock = membership.lock
         lookup = JobLookup(membership, make_name=lambda: os.urandom(6).hex())

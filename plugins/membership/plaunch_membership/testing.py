@@ -25,7 +25,7 @@ __all__ = ["MemoryBoard", "MemoryStore", "lost_nodes", "node_name", "wrap_connec
 
 def wrap_connections(handler: DynamicRendezvousHandler, wrap: Callable[[Connect], Connect]) -> None:
     """Wrap the `connect` function of a handler that has not been used yet."""
-    handler.threads.connect = wrap(handler.threads.connect)
+    handler.job.threads.connect = wrap(handler.job.threads.connect)
 
 
 def node_name(handler: DynamicRendezvousHandler) -> str:

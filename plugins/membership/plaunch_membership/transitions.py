@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plaunch.rendezvous import JobOutcome
 from plaunch.restarts import Decision, RestartAction
 
 from plaunch_membership.failures import NO_FAILURES, cut
@@ -162,7 +163,7 @@ def give_up(
 def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float) -> RecordedVerdict:
     """Return the verdict of a failed job; `why` there is no restart."""
     return RecordedVerdict(
-        "failed",
+        JobOutcome.FAILED,
         host,
         f"{what}; {why}" if why else what,
         now,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
@@ -127,7 +128,7 @@ class MultiprocessContext(SupervisedContext):
         if self._method == "spawn":
             from plaunch_multiprocessing.spawned import SpawnPopen
 
-            env, popen = self._environment(local_rank), self._popen(local_rank)
+            env, popen = self._environment(local_rank), partial(self._popen, local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, popen=popen)
             return ProcessHandle(spawned, spawned.close)
         # The forked worker has the launcher's handlers until it resets them.

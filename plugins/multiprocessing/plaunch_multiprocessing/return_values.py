@@ -17,7 +17,7 @@ from plaunch.durations import milliseconds
 from plaunch.process import DEFAULT_SIGNALS, WorkerResults, parse_signals
 
 if TYPE_CHECKING:
-    from plaunch.process import ExitWatch
+    from plaunch.process import ExitPoller
 
 _HEADER = struct.Struct("!8sQ")
 _MAGIC = b"plaunch1"
@@ -211,15 +211,15 @@ class ReturnValues(WorkerResults):
     def __init__(self) -> None:
         self.gate: SiblingGate | None = None
         self._nprocs = 0
-        self._watch: ExitWatch | None = None
+        self._poller: ExitPoller | None = None
         self._pipes: dict[int, ResultPipe] = {}
         self._pending: dict[int, ResultPipe] = {}  # of running workers, with an incomplete value
         self._values: dict[int, Any] = {}
         self._problems: dict[int, str] = {}  # by local rank; an empty text for a valid value
 
-    def begin(self, nprocs: int, watch: ExitWatch) -> None:
-        """Prepare for a start of `nprocs` workers; received data wakes the watch."""
-        self._nprocs, self._watch = nprocs, watch
+    def begin(self, nprocs: int, poller: ExitPoller) -> None:
+        """Prepare for a start of `nprocs` workers; received data wakes the poller."""
+        self._nprocs, self._poller = nprocs, poller
         if nprocs > 1:
             self.gate = SiblingGate()
 
@@ -231,8 +231,8 @@ class ReturnValues(WorkerResults):
     def expect(self, local_rank: int) -> None:
         """Begin to receive from a worker that has been started."""
         pipe = self._pending[local_rank] = self._pipes[local_rank]
-        if self._watch is not None:
-            self._watch.add_fd(pipe.fd)
+        if self._poller is not None:
+            self._poller.add_fd(pipe.fd)
 
     def own_fds(self) -> list[int]:
         """The launcher's ends, which a forked worker must close."""
@@ -288,8 +288,8 @@ class ReturnValues(WorkerResults):
 
     def _stop_receiving(self, local_rank: int) -> None:
         pipe = self._pending.pop(local_rank, None)
-        if pipe is not None and self._watch is not None:
-            self._watch.remove_fd(pipe.fd)
+        if pipe is not None and self._poller is not None:
+            self._poller.remove_fd(pipe.fd)
 
     def _take_value(self, local_rank: int) -> str:
         """Store a worker's return value; the problem if there is no valid one, or empty."""

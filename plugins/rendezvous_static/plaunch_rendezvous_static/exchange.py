@@ -55,7 +55,7 @@ _FIRST_PAUSE = 0.02  # seconds between the first two attempts to reach node 0; d
 _CONNECT_TIMEOUT = 5.0  # seconds for one attempt
 _CLOSE_TIMEOUT = 1.0  # seconds for the other nodes to close their connections
 
-_ALIKE = (
+_IDENTICAL_WORKERS_ADVICE = (
     "where all nodes run the same number of workers, TORCH_ELASTIC_WORKER_IDENTICAL=1 on all of "
     "them starts the workers without waiting for the others"
 )
@@ -156,7 +156,7 @@ class RankExchange:
             selector.register(listener, selectors.EVENT_READ)
             stack.callback(_close_connections, selector)
             while len(self._accepted) < self._node.nodes - 1:
-                if self._has_been_running():
+                if self._workers_have_been_running():
                     return None
                 self._check_time()
                 ready = [key.data for key, _ in selector.select(_POLL_INTERVAL)]
@@ -193,7 +193,7 @@ class RankExchange:
             data = b""
         peer.received += data
         if peer.received.startswith(_STORE_GREETING):
-            self._note_running()
+            self._note_workers_running()
         if not data or len(peer.received) > MAX_LINE or peer.received[:1] not in (b"", b"{"):
             if peer.node is not None:
                 del self._accepted[peer.node.rank]  # its launcher has exited, and may be restarted
@@ -250,7 +250,7 @@ class RankExchange:
 
     def _join(self) -> WorldRanks | None:
         pause = _FIRST_PAUSE
-        while not self._has_been_running():
+        while not self._workers_have_been_running():
             self._check_time()
             try:
                 with self._connect() as connection:
@@ -262,7 +262,7 @@ class RankExchange:
                 if answer:
                     return read_answer(answer)
                 self._problem = "no launcher answers there"
-                self._note_running()
+                self._note_workers_running()
             self._closed.wait(pause)
             pause = min(2 * pause, self._bounds.longest_pause)
         return None
@@ -308,11 +308,11 @@ class RankExchange:
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _note_running(self) -> None:
+    def _note_workers_running(self) -> None:
         if self._running_since is None:
             self._running_since = time.monotonic()
 
-    def _has_been_running(self) -> bool:
+    def _workers_have_been_running(self) -> bool:
         since = self._running_since
         return since is not None and time.monotonic() - since >= self._bounds.running_wait
 
@@ -329,7 +329,9 @@ class RankExchange:
                 peer.send(to_line({"timeout": text}))
         else:
             text = f"node 0 at {self._where} has not answered {within}: {self._problem}"
-        raise RendezvousTimeoutError(f"{text}. Check that their launchers run; {_ALIKE}")
+        raise RendezvousTimeoutError(
+            f"{text}. Check that their launchers run; {_IDENTICAL_WORKERS_ADVICE}"
+        )
 
 
 class _Connection:

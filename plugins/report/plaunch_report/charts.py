@@ -23,7 +23,7 @@ PHASES = {
     "stopping": ("stopping", "#a680b8"),
     "showing": ("waiting for the console", "#8d99ae"),
 }
-FATES = {
+WORKER_STATES = {
     "succeeded": ("ended well", "#a5d6c0"),
     "failed": ("failed", "#d1495b"),
     "stopped": ("stopped by its launcher", "#c4c7cc"),
@@ -234,9 +234,9 @@ def _draw_spans(plot: Any, summary: LaunchSummary, rows: _Rows) -> None:
 
 def _draw_lives(plot: Any, summary: LaunchSummary, rows: _Rows) -> None:
     renderers = []
-    lives = sorted(summary.lives, key=lambda life: life.fate != "failed")[:MAX_LIVES]
-    for fate, (words, color) in FATES.items():
-        there = [life for life in lives if life.fate == fate]
+    lives = sorted(summary.lives, key=lambda life: life.state != "failed")[:MAX_LIVES]
+    for state, (words, color) in WORKER_STATES.items():
+        there = [life for life in lives if life.state == state]
         if not there:
             continue
         places = [rows.of_life(life) for life in there]
@@ -268,7 +268,7 @@ def _draw_boxes(plot: Any, source: dict[str, Any], color: str) -> Any:
 def _draw_marks(plot: Any, summary: LaunchSummary, rows: _Rows) -> None:
     places: dict[str, list[tuple[float, float, str]]] = {kind: [] for kind in MARKS}
     for life in summary.lives:
-        if life.fate == "failed" and life.end is not None and len(places["failure"]) < MAX_LIVES:
+        if life.state == "failed" and life.end is not None and len(places["failure"]) < MAX_LIVES:
             top, bottom = rows.of_life(life)
             text = _describe_life(life, "failed")
             places["failure"].append((life.end, (top + bottom) / 2, text))

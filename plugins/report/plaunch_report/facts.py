@@ -1,4 +1,7 @@
-"""The content of a report as data. Times are seconds since the first event of the run."""
+"""The content of a report as data, with the keys of `plaunch-report --json`.
+
+Times are seconds since the first event of the run.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class WorkerLife:
     stopped: bool = False
 
     @property
-    def fate(self) -> str:
+    def state(self) -> str:
         """How it ended: succeeded, failed, stopped (by its agent), or unknown."""
         if self.exit_code is None:
             return "unknown"

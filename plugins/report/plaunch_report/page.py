@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from plaunch_events import describe_seconds
 
-from plaunch_report.charts import FATES, MARKS, MAX_LIVES, PHASES, create_charts
+from plaunch_report.charts import MARKS, MAX_LIVES, PHASES, WORKER_STATES, create_charts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,14 +119,14 @@ def _choose_nodes(summary: LaunchSummary) -> list[NodeSummary]:
 def _legend(summary: LaunchSummary) -> list[tuple[str, str, str]]:
     """The entries of the legend: words, color, and a character (a box if it is empty)."""
     phases = {span.phase for span in summary.spans}
-    fates = {life.fate for life in summary.lives}
-    marks = {mark.kind for mark in summary.marks} | ({"failure"} if "failed" in fates else set())
+    states = {life.state for life in summary.lives}
+    marks = {mark.kind for mark in summary.marks} | ({"failure"} if "failed" in states else set())
     return [
         *((words, color, "") for name, (words, color) in PHASES.items() if name in phases),
         *(
             (f"worker {words}", color, "")
-            for name, (words, color) in FATES.items()
-            if name in fates
+            for name, (words, color) in WORKER_STATES.items()
+            if name in states
         ),
         *(
             (words, color, char)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from plaunch.agent import Extension
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
+from plaunch.process import LogsSpecs
 
 if TYPE_CHECKING:
-    from plaunch.agent import Control, Extension, RunResult
-    from plaunch.events import Event
+    from plaunch.agent import Control, RunResult
     from plaunch.plugin import PluginContext
 
 _MAX_PATH = 3000  # bytes; the system takes 4096
@@ -34,11 +35,12 @@ def plaunch_extensions(context: PluginContext) -> list[Extension]:
 
 def keeps_files(logs_specs: object) -> bool:
     """Whether files of this logs spec (or None) remain after the launch."""
-    root = getattr(logs_specs, "root_log_dir", None)
-    return bool(root) and root != getattr(logs_specs, "temporary_dir", None)
+    if not isinstance(logs_specs, LogsSpecs):
+        return False
+    return logs_specs.root_log_dir not in (None, "", logs_specs.temporary_dir)
 
 
-class AfterFailure:
+class AfterFailure(Extension):
     """Writes a bundle after a failed launch, from the events that the launch has kept.
 
     It is created if none of the options is given; a launch that succeeds imports nothing for it.
@@ -56,9 +58,6 @@ class AfterFailure:
     def start(self, control: Control) -> None:
         """Keep the control."""
         self._control = control
-
-    def handle(self, event: Event) -> None:
-        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Start a bundle, if the launch failed, had started workers, and leaves files."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
+from plaunch.agent import Extension
 from plaunch.errors import UsageError
 from plaunch.numbers import digits
 from plaunch_events import LauncherStatus
@@ -43,7 +44,7 @@ def plaunch_extensions(context: PluginContext) -> list[StatusExtension]:
     return [StatusExtension(context)]
 
 
-class StatusExtension:
+class StatusExtension(Extension):
     """Serves the pages of one launch.
 
     Args:

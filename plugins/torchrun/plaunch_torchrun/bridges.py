@@ -7,7 +7,6 @@ attribute.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import one_line
-from plaunch.process import LogsDest, LogsSpecs, Std
+from plaunch.process import LogsSpecs, Std, read_dest
 from plaunch.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from plaunch.plugin import RendezvousFactory
+    from plaunch.process import LogsDest, Sink
 
 _PROCESS_API = "torch.distributed.elastic.multiprocessing.api"
 _RENDEZVOUS_API = "torch.distributed.elastic.rendezvous.api"
@@ -79,12 +79,15 @@ class TorchLogsSpecs(LogsSpecs):
     def __init__(self, specs: Any, *settings: Any) -> None:
         super().__init__(*settings)
         self._specs = specs
-        if hasattr(specs, "open_sink"):  # an extension of plaunch
-            self.open_sink = specs.open_sink  # type: ignore[method-assign]
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Call the object, and convert its result."""
-        return _read_dest(self._specs.reify(envs))
+        return read_dest(self._specs.reify(envs))
+
+    def open_sink(self, local_rank: int, stream: str) -> Sink | None:
+        """Open the object's sink, if it has this extension of plaunch."""
+        open_its: Callable[..., Sink | None] | None = getattr(self._specs, "open_sink", None)
+        return None if open_its is None else open_its(local_rank, stream)
 
     @property
     def root_log_dir(self) -> str | None:
@@ -125,31 +128,6 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
     BridgedLogsSpecs.__qualname__ = torch_class.__qualname__
     BridgedLogsSpecs.__doc__ = torch_class.__doc__
     return BridgedLogsSpecs
-
-
-def _read_dest(dest: Any) -> LogsDest:
-    """Convert torch's `LogsDest` to plaunch's."""
-    return LogsDest(
-        stdouts=_paths(dest.stdouts),
-        stderrs=_paths(dest.stderrs),
-        tee_stdouts=_teed(dest.tee_stdouts),
-        tee_stderrs=_teed(dest.tee_stderrs),
-        error_files=_paths(dest.error_files),
-        # Older versions of torch lack these two.
-        filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", None) or ""),
-        filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", None) or ""),
-    )
-
-
-def _teed(paths: Mapping[int, Any]) -> dict[int, str]:
-    """The streams to tee; torch uses `/dev/null` for every rank if there are no files."""
-    given = _paths({rank: path for rank, path in paths.items() if path is not None})
-    return {rank: path for rank, path in given.items() if path != os.devnull}
-
-
-def _paths(paths: Mapping[int, Any]) -> dict[int, str]:
-    """Convert paths to text, None to an empty string; torch opens no file for either."""
-    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
 
 
 # --- rendezvous -----------------------------------------------------------------------------------
@@ -217,7 +195,7 @@ class BridgedRendezvous(RendezvousHandler):
         return f"BridgedRendezvous({self._handler!r})"
 
     def get_backend(self) -> str:
-        """The name of the backend."""
+        """Return the name of the backend."""
         return str(self._handler.get_backend())
 
     @property
@@ -259,12 +237,12 @@ class BridgedRendezvous(RendezvousHandler):
             self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait to be admitted."""
+        """Return how many nodes wait to be admitted."""
         with _translated(self._who):
             return int(self._handler.num_nodes_waiting())
 
     def get_run_id(self) -> str:
-        """The id of the job."""
+        """Return the id of the job."""
         return str(self._handler.get_run_id())
 
     def shutdown(self) -> bool:

@@ -42,7 +42,7 @@ def write_error_file(path: str, data: dict[str, Any]) -> None:
 
 
 def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
-    """The content of an error file about `error`; see `describe_failure` for `now_ns`."""
+    """Return the content of an error file about `error`; see `describe_failure` for `now_ns`."""
     import traceback  # failures only
 
     summary = traceback.TracebackException(type(error), error, error.__traceback__)
@@ -51,7 +51,7 @@ def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
 
 
 def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, Any]:
-    """The content of an error file, in torch's nested form.
+    """Return the content of an error file, in torch's nested form.
 
     `now_ns` is the time of the failure, in nanoseconds since the epoch.
     """

@@ -153,7 +153,7 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """The default handler of `record` and the launcher; a site may replace this function."""
+    """Return the default handler of `record` and the launcher; a site may replace this function."""
     return ErrorHandler()
 
 
@@ -291,7 +291,7 @@ def dump_root_cause(error: ChildFailedError, error_handler: ErrorHandler | None 
 
 
 def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
-    """The content of the worker's error file, or a description of the failure without one."""
+    """Return the content of the worker's error file, or without one, the described failure."""
     if failure.has_reply:
         import copy  # failures only
 

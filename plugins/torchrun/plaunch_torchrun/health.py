@@ -64,7 +64,7 @@ def is_sites_own() -> bool:
 
 
 def find_server(alive_callback: Callable[[], int]) -> HealthCheckServer | None:
-    """The site's server for `TORCHELASTIC_HEALTH_CHECK_PORT`; None without port or replacement."""
+    """Create the site's server for the health check port; None without port or replacement."""
     port = digits(os.environ.get(TORCHELASTIC_HEALTH_CHECK_PORT, ""), 65535)
     if not port or not is_sites_own():
         return None

@@ -51,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def command_line(argv: Sequence[str]) -> list[str]:
-    """The command line of plaunch that does the same as `argv` here.
+    """Return the command line of plaunch that does the same as `argv` here.
 
     Raises:
         UsageError: an option is unknown or malformed, or `--no-python` is without `--use-env`.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.agent import Extension
 from plaunch.plugin import hookimpl
 
 from plaunch_torchrun.elastic.metrics import CAME_TO_A_RESULT, put_metric
 
 if TYPE_CHECKING:
-    from plaunch.agent import Control, Extension, RunResult
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
@@ -25,7 +25,7 @@ def plaunch_extensions(context: PluginContext) -> list[Extension]:
     return [MetricRecorder(str(context.role), int(str(context.settings["max_restarts"])))]
 
 
-class MetricRecorder:
+class MetricRecorder(Extension):
     """Converts events to metrics of the group `torchelastic`; the names are torchrun's.
 
     The state of the workers and the remaining restarts are reported at each change of the state;
@@ -39,12 +39,6 @@ class MetricRecorder:
     def __init__(self, role: str, max_restarts: int) -> None:
         self._prefix = f"workers.{role}"
         self._max_restarts = max_restarts
-
-    def start(self, control: Control) -> None:
-        """Do nothing."""
-
-    def stop(self, result: RunResult | None) -> None:
-        """Do nothing: the last event has been reported."""
 
     def handle(self, event: Event) -> None:
         """Report the metrics of an event."""

@@ -7,6 +7,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
+from plaunch.agent import Extension
 from plaunch.errors import UsageError
 
 from plaunch_torchrun.elastic.timer.server import FileTimerServer
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent import Control, RunResult
-    from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
@@ -42,7 +42,7 @@ class Timers:
         return {} if self._path is None else {TIMER_FILE: self._path}
 
 
-class TimerExtension:
+class TimerExtension(Extension):
     """Runs the timer server during a launch.
 
     Args:
@@ -79,9 +79,6 @@ class TimerExtension:
             ) from error
         self._server = server
         server.start()
-
-    def handle(self, event: Event) -> None:
-        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Stop the server, and remove the pipe."""

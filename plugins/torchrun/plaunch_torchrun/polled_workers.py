@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaunch.agent import LocalElasticAgent, WorkerState
-from plaunch.process import HoldWatch
+from plaunch.process import HeldProcesses
 
 if TYPE_CHECKING:
     import signal
@@ -66,14 +66,14 @@ class PolledWorkers:
         self._workers.start()
         self._is_running = True
 
-    def look(self) -> RunResult:
-        """The state of the workers, as `_monitor_workers` returns it."""
-        result: RunResult = self._workers.look()
+    def check(self) -> RunResult:
+        """Return the state of the workers, as `_monitor_workers` returns it."""
+        result: RunResult = self._workers.check()
         self._is_running = result.state is not WorkerState.SUCCEEDED
         return result
 
     def due(self) -> float | None:
-        """At most the monitor interval while workers run."""
+        """Return at most the monitor interval while workers run."""
         due: float | None = self._workers.due()
         if not (self._has_own_monitor and self._is_running):
             return due
@@ -106,15 +106,15 @@ class UnknownWorkers:
 
     def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
         self.group = group
-        self.holds = HoldWatch()
+        self.holds = HeldProcesses()
         self._agent = agent
 
     def preparation(self) -> None:
-        """Nothing is prepared."""
+        """Return None: nothing is prepared."""
 
     def start(self) -> None:
         """Start the workers, and record their ids."""
-        self.holds = HoldWatch()
+        self.holds = HeldProcesses()
         ids = self._agent._start_workers(self.group)
         for worker in self.group.workers:
             worker.id = ids.get(worker.local_rank)
@@ -123,18 +123,18 @@ class UnknownWorkers:
         """Return no pids: a starter has forked none."""
         return ()
 
-    def look(self) -> RunResult:
-        """The state of the workers, as `_monitor_workers` returns it."""
+    def check(self) -> RunResult:
+        """Return the state of the workers, as `_monitor_workers` returns it."""
         return self._agent._monitor_workers(self.group)
 
     def exit_fds(self) -> Sequence[int]:
-        """No descriptors."""
+        """Return none: `_monitor_workers` is polled."""
         return ()
 
     def due(self) -> None:
-        """Only the next poll is due."""
+        """Return None: only the next poll is due."""
 
-    def tend(self) -> None:
+    def tend_store(self) -> None:
         """Do nothing: they host no store."""
 
     def begin_clearing(self) -> None:
@@ -144,7 +144,7 @@ class UnknownWorkers:
         """Do nothing: `_stop_workers` has raised its errors."""
 
     def stopped_result(self) -> None:
-        """Not known."""
+        """Return None: the exits are unknown."""
 
     def are_of_use(self) -> bool:
         """Return True: a failure of the host is not known."""
@@ -166,17 +166,17 @@ class UnknownWorkers:
         """Return: they host no store."""
 
     def pids(self) -> dict[int, int]:
-        """The ids that are process ids, by global rank."""
+        """Return the ids that are process ids, by global rank."""
         ids = {worker.global_rank: worker.id for worker in self.group.workers}
         return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
 
     def succeeded(self) -> Mapping[int, float]:
-        """Not known."""
+        """Return no ranks: the exits are unknown."""
         return {}
 
     def streams(self) -> None:
-        """Not known."""
+        """Return None: the streams are unknown."""
 
     def log_files(self) -> tuple[Mapping[int, str], Mapping[int, str]]:
-        """No files are known."""
+        """Return no files: they are unknown."""
         return {}, {}

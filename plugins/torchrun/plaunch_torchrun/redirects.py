@@ -22,7 +22,7 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 def get_libc() -> Any:
-    """The C library of this process; None if it cannot be loaded."""
+    """Load the C library of this process; None if it cannot be loaded."""
     try:
         import ctypes  # rare
 
@@ -114,7 +114,7 @@ def _open(path: str) -> int:
 
 
 def _duplicate(fd: int) -> int | None:
-    """A copy of `fd` that child processes do not inherit; None if it is closed."""
+    """Copy `fd` to a descriptor that child processes do not inherit; None if it is closed."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     except OSError:

@@ -58,7 +58,7 @@ _MASTER_PORT = 29500
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """The number of workers for `--nproc-per-node`; counts devices if it names a device counter.
+    """Return the number of workers for `--nproc-per-node`; counts devices if it names a counter.
 
     Raises:
         UsageError: it is neither a number above 0 nor the name of a device counter.
@@ -67,7 +67,7 @@ def determine_local_world_size(nproc_per_node: str) -> int:
 
 
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
-    """The endpoint in `args`; for the backend `static`, the master's address if there is none."""
+    """Return the endpoint in `args`; by default, for the backend `static`, the master's address."""
     if args.rdzv_backend == "static" and not args.rdzv_endpoint:
         port = _MASTER_PORT if args.master_port is None else args.master_port
         return f"{args.master_addr}:{port}"
@@ -102,7 +102,7 @@ def config_from_args(
 def _read(
     args: argparse.Namespace,
 ) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str], PluginManager]:
-    """The result of `config_from_args`, and the plugin manager for the launch."""
+    """Return the result of `config_from_args`, and the plugin manager for the launch."""
     own = own_arguments(args)
     manager = create_manager(own.rdzv_backend, words=own.plugins, entries=own.table.entries)
     taken = cli.fill_in(own, manager)

@@ -103,7 +103,7 @@ class _StopSignalHandler:
         self._receive = None
 
     def successor(self) -> Any:
-        """The nearest replaced handler that is not retired; the default one if it is unknown."""
+        """Return the nearest replaced handler that is not retired, or the default one."""
         below = self._previous
         if isinstance(below, _StopSignalHandler) and below._receive is None:
             return below.successor()

@@ -171,7 +171,7 @@ class LogLines:
         self._rest = ""
 
     def read(self, ended: bool) -> Iterator[str]:
-        """The complete lines so far, with line ends; also an incomplete one if `ended`."""
+        """Yield the complete lines so far, with line ends; also an incomplete one if `ended`."""
         # Otherwise a process that still writes after the end would keep this loop running.
         size = os.fstat(self._source.fileno()).st_size
         while self._source.tell() < size and (chunk := self._source.read(self._chunk_bytes)):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import WorkerInfo
 from plaunch.plugin import PluginContext
 from plaunch_hang.stacks import flight_recorder
 from plaunch_hang.stacks.plugin import Stacks
+
+from helpers.logs_specs import WithFolder
 
 WORKER = WorkerInfo(1, 5, 5, 8, 8)
 ENV = {"PLAUNCH_ROUND": "3", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -22,7 +23,7 @@ def create(tmp_path):
     recorders = []
 
     def create(version=(2, 13), *, root=tmp_path / "run", environ=None):
-        settings = {"logs_specs": SimpleNamespace(root_log_dir=root and str(root))}
+        settings = {"logs_specs": WithFolder(root and str(root))}
         context = PluginContext("job", "trainer", "a", settings=settings)
         recorders.append(flight_recorder.FlightRecorder(context, environ or {}, version))
         return recorders[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import Snapshot, WorkerState
@@ -23,6 +22,7 @@ from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 
 from helpers.calls import Call
 from helpers.clock import Clock
+from helpers.logs_specs import WithFolder
 from helpers.waiting import wait_until
 
 
@@ -220,10 +220,10 @@ def test_a_request_after_a_failed_one_works():
 def test_complete_stacks_are_in_the_folder_of_each_run(tmp_path):
     job = Job()
     for host, rank in (("a", 0), ("b", 1)):
-        specs = SimpleNamespace(root_log_dir=str(tmp_path / host))
+        specs = WithFolder(str(tmp_path / host))
         job.add(host, {rank: at("step")}, logs_specs=specs)
     (tmp_path / "c").write_text("no folder")
-    specs = SimpleNamespace(root_log_dir=str(tmp_path / "c"))
+    specs = WithFolder(str(tmp_path / "c"))
     job.add("c", {2: at("step")}, logs_specs=specs)
     view = job.nodes["b"].stacks.ask()
     folders = {host: str(tmp_path / host / "stacks" / "attempt_2-1-request") for host in "ab"}

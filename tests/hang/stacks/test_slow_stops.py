@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import WorkerInfo, notifications
@@ -15,6 +14,7 @@ from plaunch_hang.stacks.slow_stops import SlowStops
 
 from helpers.faults import raising
 from helpers.groups import make_group
+from helpers.logs_specs import WithFolder
 from helpers.waiting import wait_until
 
 WORKERS = tuple(WorkerInfo(rank, rank + 4, rank + 4, 8, 8, pid=100 + rank) for rank in range(2))
@@ -56,8 +56,7 @@ def threads():
 
 def test_workers_that_get_sigkill_are_logged_with_their_stacks(tmp_path, caplog):
     take = Takes()
-    specs = SimpleNamespace(create_run_dir=lambda run_id: str(tmp_path / run_id))
-    stops = slow_stops(take, 0.02, specs)
+    stops = slow_stops(take, 0.02, WithFolder(str(tmp_path)))
     stops(step("waiting", 1, seconds=0.02))
     assert take.has_taken.wait(BOUND)
     assert "load_batch" not in caplog.text  # it may still end in time
@@ -66,7 +65,7 @@ def test_workers_that_get_sigkill_are_logged_with_their_stacks(tmp_path, caplog)
     stops(FINISHED)
     assert take.pids == [{5: 101}]
     assert "  1 rank: 5 load_batch (train.py:6)" in caplog.messages
-    (folder,) = (tmp_path / "job" / "stacks").iterdir()
+    (folder,) = (tmp_path / "stacks").iterdir()
     assert folder.name == "attempt_1-1-sigkill"
     assert sorted(file.name for file in folder.iterdir()) == ["rank_5.txt", "summary.txt"]
     assert not threads()

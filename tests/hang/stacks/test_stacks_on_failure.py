@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from plaunch.agent import WorkerInfo
 from plaunch.plugin import PluginContext
@@ -21,6 +19,7 @@ from plaunch_hang.stacks.plugin import TAKE_TIMEOUT, Stacks
 
 from helpers.clock import Clock
 from helpers.groups import make_group
+from helpers.logs_specs import WithFolder
 
 WORKERS = tuple(WorkerInfo(rank, rank, rank, 3, 3, pid=100 + rank) for rank in range(3))
 GROUP = make_group(workers=WORKERS)
@@ -148,7 +147,7 @@ def test_it_is_off_by_default(options):
 
 
 def test_each_occasion_has_a_folder(tmp_path):
-    specs = SimpleNamespace(root_log_dir=str(tmp_path))
+    specs = WithFolder(str(tmp_path))
     for _ in range(2):
         log_stacks({0: LIVES}, "here:", host="a", attempt=3, occasion="failure", logs_specs=specs)
     assert sorted(path.name for path in (tmp_path / "stacks").iterdir()) == [
@@ -159,7 +158,7 @@ def test_each_occasion_has_a_folder(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_logged(tmp_path, caplog):
     (tmp_path / "stacks").write_text("no folder")
-    specs = SimpleNamespace(root_log_dir=str(tmp_path))
+    specs = WithFolder(str(tmp_path))
     log_stacks({0: LIVES}, "here:", host="a", attempt=0, occasion="failure", logs_specs=specs)
     assert "  1 rank: 0 load_batch (train.py:6)" in caplog.messages
     assert "whole stacks are not kept: " in caplog.messages[-1]

@@ -11,7 +11,7 @@ import signal
 
 import pytest
 from plaunch.process.proc import Process
-from plaunch.process.stopping.tree import GroupTree
+from plaunch.process.stopping.tree import ProcessGroups
 
 BOUND = 60.0
 
@@ -84,60 +84,56 @@ def test_nothing_escapes(is_survived, launcher, kind, links, seconds, end, times
 # --- how a kill goes on ---------------------------------------------------------------------------
 
 
-class Prey(GroupTree):
-    """A tree whose one process is somebody else whenever a signal comes, until it has no luck."""
+class RestlessProcess(ProcessGroups):
+    """Processes of which one is replaced by another after each signal, for a number of lives."""
 
     def __init__(self, lives, *, missed=0, rank=0):
         self.lives = lives
         self.missed = missed
         self.rank = rank
         self.killed = []
-        self.looks = 0
+        self.passes = 0
 
     def signal(self, processes, signum):
         assert signum == signal.SIGKILL
         self.killed += [process.pid for process in processes]
         return []
 
-    def newcomers(self):
-        self.looks += 1
+    def find_new(self):
+        self.passes += 1
         if self.missed:
             self.missed -= 1
-            return {}
+            return {}, True
         if not self.lives:
-            return {}
+            return {}, False
         self.lives -= 1
-        return {self.rank: [Process(1000 + self.looks)]}
-
-    @property
-    def has_missed(self):
-        return self.missed > 0
+        return {self.rank: [Process(1000 + self.passes)]}, False
 
 
 def test_a_kill_repeats_until_no_process_is_new():
-    prey = Prey(lives=3)
-    killed, _ = prey.kill_all([Process(1000)])
-    assert prey.killed == [process.pid for process in killed] == [1000, 1001, 1002, 1003]
-    assert prey.looks == 5  # two more, which find nothing
+    tree = RestlessProcess(lives=3)
+    killed, _ = tree.kill_all([Process(1000)])
+    assert tree.killed == [process.pid for process in killed] == [1000, 1001, 1002, 1003]
+    assert tree.passes == 5  # two more, which find nothing
 
 
 @pytest.mark.parametrize(
-    ("prey", "least", "most", "looks"),
+    ("tree", "least", "most"),
     [
-        (Prey(lives=1, missed=30), 1, 1, 100),  # it is not over while somebody vanishes
-        (Prey(lives=0, missed=10**9), 0, 0, 100),  # strangers come and go all the time
-        (Prey(lives=10**9), 1, 999, 1000),
+        (RestlessProcess(lives=1, missed=30), 1, 1),  # it is found after others that have ended
+        (RestlessProcess(lives=0, missed=10**9), 0, 0),  # other processes come and go all the time
+        (RestlessProcess(lives=10**9), 1, 99),
     ],
-    ids=["vanishing", "strangers", "endless"],
+    ids=["late", "others", "endless"],
 )
-def test_a_kill_ends(prey, least, most, looks):
-    killed, refused = prey.kill_all([])
+def test_a_kill_ends(tree, least, most):
+    killed, refused = tree.kill_all([])
     assert least <= len(killed) <= most
     assert refused == []
-    assert prey.looks < looks
+    assert tree.passes < 100
 
 
 def test_a_kill_leaves_other_ranks_alone():
-    prey = Prey(lives=5, rank=1)
-    prey.kill_all([Process(1000)], ranks={0})
-    assert prey.killed == [1000]
+    tree = RestlessProcess(lives=5, rank=1)
+    tree.kill_all([Process(1000)], ranks={0})
+    assert tree.killed == [1000]

@@ -22,7 +22,7 @@ from plaunch.process.stopping.guard import is_forkable, start_guard
 from plaunch.process.stopping.guard_process import clear
 from plaunch.process.stopping.job import Job, Reaper
 from plaunch.process.stopping.stop import Sweep
-from plaunch.process.stopping.tree import GroupTree
+from plaunch.process.stopping.tree import ProcessGroups
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
@@ -187,12 +187,12 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(
             if is_first:
                 reaper.begin()
             while clock.now < 60:
-                reaper.guards.tend()
+                reaper.guards.replace_killed()
                 assert reaper.guards.guard is None
                 clock.now += 1
         assert refused == [0, 10, 20, 30, 40, 50]
         assert caplog.text.count("workers may outlive this launcher") == 1, "it is said once"
-        reaper.guards.tend()
+        reaper.guards.replace_killed()
         assert reaper.guards.guard.is_alive()
         assert f"the guard process (pid {reaper.guards.guard.pid}) has started now" in caplog.text
     finally:
@@ -567,8 +567,8 @@ def test_the_guard_stays_until_every_process_is_classified():
     clock = Clock(0.0)
     killed = []
 
-    class Tree(GroupTree):
-        def look(self):
+    class Tree(ProcessGroups):
+        def scan(self):
             return {0: [Process(5)]} if 0.15 < clock.now and not killed else {}
 
         def is_sure(self):

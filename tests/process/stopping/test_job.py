@@ -70,7 +70,7 @@ children = [subprocess.Popen(["sh", "-c", f"exit {n}"]) for n in (5, 6)]
 children += [subprocess.Popen(["sh", "-c", f"exit {n}"], start_new_session=True) for n in (7, 8)]
 for child in children:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-job.tend_orphans()
+job.reap_orphans()
 sweep(job, (), 10)
 print(*[child.wait() for child in children])
 """
@@ -85,7 +85,7 @@ orphan = int(middle.stdout.readline())
 middle.wait()
 middle.stdin.close()
 os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
-job.tend_orphans()
+job.reap_orphans()
 print(os.path.exists(f"/proc/{orphan}"))
 """
 
@@ -108,10 +108,10 @@ for pid in (held.pid, *orphans):
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 def left():
     return sum(os.path.exists(f"/proc/{pid}") for pid in orphans)
-job.tend_orphans()
+job.reap_orphans()
 first = left()
 time.sleep(1.1)
-job.tend_orphans()
+job.reap_orphans()
 print(first, left(), held.wait())
 """
 
@@ -125,12 +125,12 @@ if pid == 0:
     time.sleep(600)
 while os.getsid(pid) != pid:
     time.sleep(0.001)
-job.tend_orphans()  # it is seen alive
+job.reap_orphans()  # it is seen alive
 os.kill(pid, 9)
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-job.tend_orphans()
+job.reap_orphans()
 time.sleep(1.1)
-job.tend_orphans()
+job.reap_orphans()
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
@@ -142,12 +142,12 @@ middle = subprocess.run(
     ["sh", "-c", "sleep 600 <&- >&- 2>&- & echo $!"],
     stdout=subprocess.PIPE, start_new_session=True)
 exporter = int(middle.stdout)
-job.tend_orphans()
+job.reap_orphans()
 left = sweep(job, (), 60)
 print(left, os.path.exists(f"/proc/{exporter}"))
 os.kill(exporter, 9)
 os.waitid(os.P_PID, exporter, os.WEXITED | os.WNOWAIT)
-job.tend_orphans()
+job.reap_orphans()
 print(os.path.exists(f"/proc/{exporter}"))
 """
 
@@ -228,12 +228,12 @@ print(os.path.exists(f"/proc/{orphan}"))
 """
 
 ENDED_BY_OTHERS = """
-job.tend_orphans()
+job.reap_orphans()
 time.sleep(0.3)  # it has no environment, indeed
-job.tend_orphans()
+job.reap_orphans()
 os.kill(orphan, 9)
 os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
-job.tend_orphans()
+job.reap_orphans()
 print(os.path.exists(f"/proc/{orphan}"))
 """
 
@@ -267,9 +267,9 @@ def test_the_guard_is_notified_of_orphans(run_program, family, programs):
         # It is a program without an environment from now on.
         f"(name,) = (n for n in os.listdir({family.folder!r}) if n.startswith('lost-'))\n"
         "while open(f'/proc/{name[5:]}/environ').read(): time.sleep(0.01)\n"
-        "job.tend_orphans()\n"
+        "job.reap_orphans()\n"
         "time.sleep(0.3)\n"  # it has none for so long that it is judged by that
-        "job.tend_orphans()\n"
+        "job.reap_orphans()\n"
         "os.kill(os.getpid(), 9)\n",
     )
     assert launcher.wait(60) == -9
@@ -277,20 +277,21 @@ def test_the_guard_is_notified_of_orphans(run_program, family, programs):
     assert family.kinds() == ["lost", "worker"]
 
 
-def test_tending_looks_once_a_second(monkeypatch):
+def test_orphans_are_reaped_once_in_a_period(monkeypatch):
     clock = Clock(0.0)
     reaper = Reaper(use_guard=False, clock=clock)
     job = reaper.begin()
     looks = []
-    monkeypatch.setattr(type(job), "tend_orphans", lambda self: looks.append(clock.now))
-    for tick in range(40):
+    monkeypatch.setattr(type(job), "reap_orphans", lambda self: looks.append(clock.now))
+    reaper.period = 2.0
+    for tick in range(50):
         clock.now = tick / 10
-        reaper.tend()
-    assert looks == [0.0, 1.0, 2.0, 3.0]
+        reaper.update_if_due()
+    assert looks == [0.0, 2.0, 4.0]
     reaper.close()
     clock.now = 60
-    reaper.tend()
-    assert len(looks) == 4
+    reaper.update_if_due()
+    assert len(looks) == 3
 
 
 def test_a_sweep_logs_the_processes_that_survive_it(sleep, monkeypatch):

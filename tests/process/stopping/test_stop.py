@@ -29,8 +29,8 @@ def test_workers_are_signalled_before_the_process_table_is_read(inherits):
         def inherits_orphans(self):
             return inherits
 
-        def look_at_all(self):
-            done.append("look")
+        def scan(self):
+            done.append("scan")
 
         def finish_kill(self):
             pass
@@ -38,29 +38,29 @@ def test_workers_are_signalled_before_the_process_table_is_read(inherits):
         def refresh(self):
             pass
 
-    class Watch:
+    class Poller:
         def fileno(self):
             return 0
 
     stop = Stop(
         sequence=Sequence(),
         job=Job(),
-        watch=Watch(),
+        poller=Poller(),
         output=None,
-        look=lambda: [0],
+        find_live=lambda: [0],
         release=lambda stuck, orphans: None,
         lock=contextlib.nullcontext(),
     )
     assert stop.step() == 1.0
     assert stop.step() == 1.0
-    # Who does not inherit orphans has looked before the stop began, while parents live.
-    assert done == (["signal", "look", "signal"] if inherits else ["signal", "signal"])
+    # A launcher that does not inherit orphans has scanned before the stop, while parents live.
+    assert done == (["signal", "scan", "signal"] if inherits else ["signal", "signal"])
 
 
 # --- streams of a plugin --------------------------------------------------------------------------
 
 
-class Watch:
+class Poller:
     """Is woken when the output is through."""
 
     def __init__(self):
@@ -95,20 +95,20 @@ def stopped(caplog):
     """Runs a stop with streams; returns whether it released everything, and what it logged."""
     caplog.set_level(logging.WARNING, "plaunch")
 
-    def run(streams, *, is_hurried=False, **timeouts):
+    def run(streams, *, is_escalated=False, **timeouts):
         released = []
-        watch = Watch()
-        output = LastOutput(streams, watch.wake, shows_rest=False, **timeouts)
+        poller = Poller()
+        output = LastOutput(streams, poller.wake, shows_rest=False, **timeouts)
         stop = Stop(
             sequence=None,
             job=None,
-            watch=watch,
+            poller=poller,
             output=output,
-            look=list,
+            find_live=list,
             release=lambda stuck, orphans: released.append(stuck),
             lock=contextlib.nullcontext(),
         )
-        if is_hurried:
+        if is_escalated:
             stop.escalate()
         stop.run()
         assert output.is_begun
@@ -120,18 +120,18 @@ def stopped(caplog):
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no")])
 def test_streams_that_fail_do_not_change_the_result(stopped, error):
     said = f"{WHO} failed in finish: {type(error).__name__}: no; workers' output may be missing"
-    assert stopped(OddStreams(raising(error)), is_hurried=True) == (True, [said])
+    assert stopped(OddStreams(raising(error)), is_escalated=True) == (True, [said])
 
 
-@pytest.mark.parametrize("is_hurried", [False, True])
-def test_streams_finish_for_as_long_as_they_show_something(stopped, is_hurried):
+@pytest.mark.parametrize("is_escalated", [False, True])
+def test_streams_finish_for_as_long_as_they_show_something(stopped, is_escalated):
     """The time between two lines is shorter once the stop has been escalated."""
-    timeout, hurried_timeout = (BOUND, 0.2) if is_hurried else (0.2, BOUND)
+    timeout, escalated_timeout = (BOUND, 0.2) if is_escalated else (0.2, BOUND)
     never, begun = threading.Event(), time.monotonic()
     streams = OddStreams(lambda: never.wait(BOUND), lambda: min(time.monotonic(), begun + 0.5))
     said = f"{WHO} has not returned from finish; workers' output may be missing"
     assert stopped(
-        streams, is_hurried=is_hurried, timeout=timeout, hurried_timeout=hurried_timeout
+        streams, is_escalated=is_escalated, timeout=timeout, escalated_timeout=escalated_timeout
     ) == (True, [said])
     never.set()
     assert 0.6 < time.monotonic() - begun < BOUND
@@ -145,7 +145,7 @@ class Left:
 
     def __init__(self, *pids, reaps=lambda: False, refused=(), is_sure=True):
         self.processes = [Process(pid) for pid in pids]
-        self.tend_orphans = reaps
+        self.reap_orphans = reaps
         self.refused = refused
         self.sure = is_sure
 

@@ -10,7 +10,7 @@ import pytest
 from plaunch.process.marks import ADOPTED
 from plaunch.process.proc import Process, has_table, read_children, read_process, read_table
 from plaunch.process.stopping.evidence import Origin
-from plaunch.process.stopping.tree import GroupTree, make_tree
+from plaunch.process.stopping.tree import ProcessGroups, make_tree
 
 from helpers.clock import Clock
 
@@ -76,7 +76,7 @@ class Table:
         """That of process 5000, whose child has made session 5002 and has ended."""
         tree = self.tree_of_worker(**options)
         self.add(5002, parent=5000)
-        tree.look()
+        tree.scan()
         self.remove(5002)
         return tree
 
@@ -91,11 +91,18 @@ def numbers(groups):
 
 
 def found(tree):
-    return numbers(tree.look())
+    return numbers(tree.scan())
 
 
-def newcomers(tree):
-    return numbers(tree.newcomers())
+def new(tree):
+    found, _ = tree.find_new()
+    return numbers(found)
+
+
+def has_missed(tree):
+    found, has_missed = tree.find_new()
+    assert found == {}
+    return has_missed
 
 
 def adopted(tree):
@@ -200,7 +207,7 @@ def test_a_look_is_not_sure_of_a_process_without_an_environment(table):
     table.add(1, environ="A=1\0")
     table.add(5004, state="Z")
     table.add(5006, user=os.getuid() + 1)
-    tree.look()
+    tree.scan()
     assert tree.is_sure()
     table.add(5005)
     assert found(tree) == {}
@@ -236,13 +243,13 @@ def test_a_session_that_was_empty_once_is_kept(table):
     """Its only member forked and ended while the table was read."""
     clock = Clock()
     tree = table.tree_of_an_empty_session(clock=clock)
-    tree.look()
+    tree.scan()
     clock.now += 0.9
     table.add(5009, parent=1, session=5002)
-    assert newcomers(tree) == {0: [5009]}
+    assert new(tree) == {0: [5009]}
     table.remove(5009)
     clock.now += 0.9
-    tree.look()
+    tree.scan()
     table.add(5010, parent=1, session=5002)
     assert found(tree) == {0: [5000, 5010]}
 
@@ -251,13 +258,13 @@ def test_a_session_that_stays_empty_is_forgotten(table):
     """Its number is free, and may go to a stranger who has ended, too, before anybody looks."""
     clock = Clock()
     tree = table.tree_of_an_empty_session(clock=clock)
-    tree.look()
+    tree.scan()
     clock.now += 1.0
-    tree.look()
+    tree.scan()
     table.add(5009, parent=1, session=5002)
     assert found(tree) == {0: [5000]}
     table.add(5010, parent=1, session=5002)
-    assert newcomers(tree) == {}
+    assert new(tree) == {}
 
 
 def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
@@ -265,7 +272,7 @@ def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
     table.add(5000, parent=ME, session=MY_SESSION)
     tree = table.tree(leader=5000, clock=clock)
     for _ in range(3):
-        tree.look()
+        tree.scan()
         clock.now += 1.0
     table.add(5000, parent=ME, state="Z")
     table.add(5001, parent=1, session=5000)
@@ -292,7 +299,7 @@ def test_a_number_that_was_spared_is_not_spared_for_ever(table):
     table.add(5000, start=200, environ=tag(0))
     assert found(tree) == {0: [5000]}
     table.add(5009, start=200, environ=tag(1))
-    assert newcomers(tree) == {1: [5009]}
+    assert new(tree) == {1: [5009]}
     table.add(5010, parent=ME, start=200, environ=tag(2))
     children(table, 5010)
     assert unknown(tree) == [5010]
@@ -480,13 +487,13 @@ def test_an_orphan_of_an_unrelated_process_is_not_the_workers(table):
     assert adopted(tree) == []
     assert found(tree) == {}
     table.add(5004, parent=ME, environ="A=1\0")
-    assert tree.newcomers() == {}
+    assert new(tree) == {}
 
 
 def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
     tree = table.tree_of_worker(adopter=ME, is_init=True)
     table.add(5002, parent=5000, environ="A=1\0")  # seen while its parent lives
-    tree.look()
+    tree.scan()
     table.add(5002, parent=ME, environ="A=1\0")
     table.add(5003, parent=ME, session=5000, environ="A=1\0")  # in a worker's session
     table.add(5004, parent=ME, environ=tag(1))
@@ -496,29 +503,30 @@ def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
     assert found(tree) == {0: [5000, 5002, 5003], 1: [5004]}
 
 
-# --- those who have come since the last look ------------------------------------------------------
+# --- processes that are new since the last scan ---------------------------------------------------
 
 
-def test_newcomers_are_classified_as_in_a_complete_look(table):
+def test_new_processes_are_classified_as_in_a_scan(table):
     tree = table.tree_of_worker(adopter=ME)
     table.add(5001, parent=1)
     assert found(tree) == {0: [5000]}
-    assert newcomers(tree) == {}
+    assert new(tree) == {}
     table.add(5010, parent=5000)
     table.add(5011, parent=1, session=5000)
     table.add(5012, parent=1, environ=tag(3))
     table.add(5013, parent=ME, session=4998, environ="A=1\0")
     table.add(5014, parent=1, environ="A=1\0")
     table.add(5015, parent=5014)
-    assert newcomers(tree) == {0: [5011, 5010], 3: [5012], ADOPTED: [5013]}
-    assert newcomers(tree) == {}
+    assert new(tree) == {0: [5011, 5010], 3: [5012], ADOPTED: [5013]}
+    assert new(tree) == {}
     table.add(5016, parent=5013)
     table.add(5017, parent=1, session=5010)
-    assert newcomers(tree) == {0: [5017], ADOPTED: [5016]}
-    assert not tree.has_missed
+    found_by_rank, is_incomplete = tree.find_new()
+    assert numbers(found_by_rank) == {0: [5017], ADOPTED: [5016]}
+    assert not is_incomplete
 
 
-def test_a_newcomer_in_an_unrelated_session_is_not_a_workers(table):
+def test_a_new_process_in_an_unrelated_session_is_not_a_workers(table):
     """The worker's session is gone, and a stranger has got its number."""
     table.add(5001, parent=1, session=5000)
     tree = table.tree(leader=5000)
@@ -526,32 +534,29 @@ def test_a_newcomer_in_an_unrelated_session_is_not_a_workers(table):
     table.remove(5001)
     table.add(5000, parent=1, start=300)
     table.add(5002, parent=1, session=5000, start=301)
-    assert newcomers(tree) == {}
+    assert new(tree) == {}
 
 
 def test_a_process_that_ends_before_it_is_read_counts_as_missed(table):
     tree = table.tree()
-    tree.look()
+    tree.scan()
     table.add(5001, state="Z")
-    assert newcomers(tree) == {}
-    assert tree.has_missed
-    assert newcomers(tree) == {}
-    assert not tree.has_missed
+    assert has_missed(tree)
+    assert not has_missed(tree)
     table.add(5002)
     (table.folder / "5002" / "stat").unlink()
-    assert newcomers(tree) == {}
-    assert tree.has_missed
+    assert has_missed(tree)
 
 
-def test_an_adopter_without_orphans_need_not_look_for_newcomers(table):
+def test_an_adopter_without_orphans_reads_no_new_processes(table):
     tree = table.tree_of_worker(adopter=ME)
     children(table, 5000)
     assert tree.orphans() == {}
     table.add(5001, parent=5000)
-    assert newcomers(tree) == {}
-    tree.look()
+    assert new(tree) == {}
+    tree.scan()
     table.add(5002, parent=5000)
-    assert newcomers(tree) == {0: [5002]}
+    assert new(tree) == {0: [5002]}
 
 
 # --- reading and signalling -----------------------------------------------------------------------
@@ -582,7 +587,7 @@ def test_the_real_table_has_this_process():
 def test_without_a_table_there_are_groups(tmp_path):
     assert read_table(str(tmp_path / "nothing")) == {}
     assert not has_table(str(tmp_path))
-    assert isinstance(make_tree(Origin(job=JOB.encode(), proc=str(tmp_path))), GroupTree)
+    assert isinstance(make_tree(Origin(job=JOB.encode(), proc=str(tmp_path))), ProcessGroups)
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])

@@ -14,7 +14,7 @@ from plaunch.process.proc import describe_process, read_process, read_state
 from plaunch.process.stopping.evidence import Origin
 from plaunch.process.stopping.stop_sequence import WorkerSession
 from plaunch.process.stopping.tree import make_tree
-from plaunch.process.watches import HoldWatch
+from plaunch.process.watches import HeldProcesses
 
 from helpers.processes import is_gone, wait_for_end
 from helpers.waiting import wait_until
@@ -63,8 +63,8 @@ class FoundJob:
         leader = read_process(pid)
         self.tree.add_leader(0, pid, -1 if leader is None else leader.start)
 
-    def look(self, rank):
-        return self.tree.look().get(rank, [])
+    def processes(self, rank):
+        return self.tree.scan().get(rank, [])
 
     def orphans(self, rank):
         return self.tree.orphans().get(rank, [])
@@ -76,7 +76,7 @@ class FoundJob:
 def session_of(program, holds=None, **options):
     job = FoundJob(program.pid, **options)
     handle = ProcessHandle(program, release=lambda: None)
-    return WorkerSession(handle, 0, job, holds or HoldWatch())
+    return WorkerSession(handle, 0, job, holds or HeldProcesses())
 
 
 def test_a_signal_to_the_leader_reaches_no_other_process(start):
@@ -111,9 +111,9 @@ def test_a_worker_that_is_suspended_is_continued_to_end(start):
 def test_a_hold_is_described_with_its_time(start):
     program, _ = start()
     how = {program.pid: "traced by gdb (pid 7)"}
-    holds = HoldWatch(describe=how.get, wall_clock=lambda: 0.0)
+    holds = HeldProcesses(describe=how.get, wall_clock=lambda: 0.0)
     session = session_of(program, holds=holds)
-    (held,) = holds.look([program.pid]).values()
+    (held,) = holds.sample([program.pid]).values()
     assert session.describe_hold() == str(held)
     assert re.fullmatch(r"traced by gdb \(pid 7\) since \d\d:\d\d:00", str(held))
     how[program.pid] = ""
@@ -135,7 +135,7 @@ def test_the_child_of_a_waiting_worker_gets_the_soft_signal(command):
     job = FoundJob(program.pid)
 
     def child():
-        return next((p.pid for p in job.look(0) if p.pid != program.pid), 0)
+        return next((p.pid for p in job.processes(0) if p.pid != program.pid), 0)
 
     wait_until(
         lambda: child() and read_state(program.pid) == "S" and "sleep" in describe_name(child()),

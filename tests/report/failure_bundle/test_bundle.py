@@ -45,7 +45,7 @@ def failure(rank, message, *, is_first=False, **recorded):
 
 def write(folder, failed=None, times=None, **settings):
     """Write a bundle without parts that take long and depend on the machine."""
-    failed = failed or FailedAttempt("job", "train.py", 0, reason="it broke")
+    failed = failed or FailedAttempt("train.py", 0, reason="it broke")
     write_short(failed, context_of(**settings), folder, times)
 
 
@@ -123,7 +123,7 @@ def test_missing_parts_are_listed(tmp_path):
 
 
 def test_a_part_that_hangs_is_left_out(tmp_path, gate):
-    failed = FailedAttempt("job", "train.py", 0)
+    failed = FailedAttempt("train.py", 0)
 
     def hang(words, until):
         gate.wait()
@@ -179,7 +179,7 @@ def test_a_launch_from_code_has_a_plan_of_its_settings(tmp_path):
 
 
 def test_a_fork_does_not_wait_for_programs(tmp_path):
-    failed = FailedAttempt("job", "train", 1, is_restart=True)
+    failed = FailedAttempt("train", 1, is_restart=True)
     write(tmp_path, failed, start_method="fork")
     files = read(tmp_path / "failure-1.zip")
     assert files.keys() == {"report.txt", "events.jsonl", "versions.txt", "contents.txt"}
@@ -190,7 +190,7 @@ def test_a_fork_does_not_wait_for_programs(tmp_path):
 
 
 def failed_of(*events, result=None):
-    history = FailureHistory("job")
+    history = FailureHistory()
     for one in events:
         history.note(one)
     return history.describe_failure(events[-1], result)
@@ -233,14 +233,14 @@ def test_removed_error_files_are_restored_from_the_failure(tmp_path):
     worker = ProcessFailure(0, 7, 1, str(gone), global_rank=0)
     gone.unlink()
     result = RunResult(WorkerState.FAILED, failures={0: worker})
-    write(tmp_path, FailedAttempt("job", "train.py", 0, result=result))
+    write(tmp_path, FailedAttempt("train.py", 0, result=result))
     files = read(tmp_path / "failure-0.zip")
     assert json.loads(files["error-files/rank-0.json"]) == {"message": "all is lost"}
     assert "all is lost" in files["report.txt"]
 
 
 def test_the_number_of_kept_events_is_limited():
-    history = FailureHistory("job")
+    history = FailureHistory()
     for number in range(FIRST_EVENTS + LAST_EVENTS + 30):
         history.note(event("state.changed", number=number))
     failed = history.describe_failure(event("launcher.finished", outcome="error"))

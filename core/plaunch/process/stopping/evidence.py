@@ -26,7 +26,7 @@ POPEN_WAIT = 1.0
 
 
 def find_held() -> set[int]:
-    """The ids of all processes with a `Popen` object in this process.
+    """Find the ids of all processes with a `Popen` object in this process.
 
     This goes through all objects of the interpreter, which takes milliseconds.
     """
@@ -94,7 +94,7 @@ class ZombieReaper:
 
 
 def reap(pid: int) -> bool:
-    """Reap a child if it has ended; whether it had.
+    """Reap a child if it has ended; return whether it had.
 
     By its id: waiting for any child would take exit codes away from other code.
     """
@@ -103,7 +103,7 @@ def reap(pid: int) -> bool:
     return False
 
 
-_EMPTY = 1.0  # seconds; one look may miss a process that forks and exits, but not all looks
+_EMPTY = 1.0  # seconds; one scan may miss a process that forks and exits, but not all scans
 _BLANK = 0.2  # seconds; during an execve, a process has no environment for much less than that
 _KERNEL_THREADS = 2  # the pid of their parent
 
@@ -136,7 +136,7 @@ class Evidence:
         self._hidden_own: set[Identity] = set()
 
     def find_rank(self, process: Process) -> int | None:
-        """The local rank of a process by its tag; None without a tag."""
+        """Find the local rank of a process by its tag; None without a tag."""
         if not process.is_alive or process.start < self._origin.since:  # most processes are older
             return None
         environ = find_environ(process.pid, self._proc)
@@ -177,7 +177,7 @@ class Evidence:
         return is_started_by_launcher(environ, self._origin.adopter)
 
     def _is_hidden_launchers(self, process: Process) -> bool:
-        """The same for a process with a hidden environment: ssh-agent, sudo, other users'."""
+        """Judge a process with a hidden environment: ssh-agent, sudo, other users'."""
         identity = process.identity
         if identity in self._hidden_own:
             return True
@@ -197,7 +197,7 @@ class Evidence:
     def _has_been(self, process: Process, seconds: float) -> bool:
         """Whether a process has been without an environment for so long that it can be judged.
 
-        Otherwise it may be in the middle of an execve, or have just been started; the last look is
+        Otherwise it may be in the middle of an execve, or have just been started; the last scan is
         unsure then.
         """
         now = self._origin.clock()
@@ -231,7 +231,7 @@ class SessionOwners:
         self._empty_since.pop(number, None)
 
     def find_rank(self, process: Process) -> int | None:
-        """The local rank of a process by its session; None if the session is unknown."""
+        """Find the local rank of a process by its session; None if the session is unknown."""
         return self._ranks.get(process.session)
 
     def confirm(self, process: Process) -> None:

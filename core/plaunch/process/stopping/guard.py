@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from plaunch.process.children import ExitWatch
+    from plaunch.process.children import ExitPoller
     from plaunch.process.proc import Identity
 
 _log = logging.getLogger("plaunch")
@@ -52,7 +52,7 @@ class Guard:
         self._program = program
         self._is_gone = False
         self._pidfd = open_pidfd(pid)
-        self._watch: ExitWatch | None = None
+        self._poller: ExitPoller | None = None
 
     def send(self, line: bytes) -> None:
         """Send it a line if it still runs; never waits."""
@@ -82,17 +82,17 @@ class Guard:
             self._wait()
         self.close()
 
-    def wake(self, watch: ExitWatch | None) -> None:
-        """Wake this watch, and no other, when the guard ends."""
+    def wake(self, poller: ExitPoller | None) -> None:
+        """Wake this poller, and no other, when the guard ends."""
         if self._pidfd >= 0:
-            if self._watch is not None:
-                self._watch.remove_fd(self._pidfd)
-            if watch is not None:
-                watch.add_fd(self._pidfd)
-        self._watch = watch
+            if self._poller is not None:
+                self._poller.remove_fd(self._pidfd)
+            if poller is not None:
+                poller.add_fd(self._pidfd)
+        self._poller = poller
 
     def own_fds(self) -> list[int]:
-        """All its descriptors in the launcher, which a forked child must close."""
+        """Return all its descriptors in the launcher, which a forked child must close."""
         return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Guard:
         self._is_gone = True
 
     def _reap(self) -> bool:
-        """Reap it if it has ended; whether it has."""
+        """Reap it if it has ended; return whether it has."""
         if self._program is not None:
             return self._program.poll() is not None
         try:
@@ -258,7 +258,7 @@ class GuardKeeper:
         # What a guard must know: the job and its processes, except orphans that have ended.
         self._lines: dict[Identity | None, bytes] = {}
         self._spared: set[Identity] = set()
-        self._watch: ExitWatch | None = None
+        self._poller: ExitPoller | None = None
         self._started_at: deque[float] = deque(maxlen=_GUARDS)
         self._was_refused = False  # the last guard could not be started
 
@@ -267,25 +267,25 @@ class GuardKeeper:
         if self._is_enabled and self.guard is None and self._can_fork():
             self.guard = start_guard(self._proc, can_fork=self._can_fork)
 
-    def begin(self, job: bytes, spared: set[Identity], watch: ExitWatch | None) -> None:
+    def begin(self, job: bytes, spared: set[Identity], poller: ExitPoller | None) -> None:
         """Begin another start of workers, with a guard.
 
         Args:
             job: the `job_line` of the start.
             spared: receives the guards, which are not orphans.
-            watch: woken when the guard ends, so that the caller calls `tend`.
+            poller: woken when the guard ends, so that the caller calls `replace_killed`.
         """
         self._lines = {None: job}
         self._spared = spared
-        self._watch = watch
+        self._poller = poller
         self._drop_dead()
         if self.guard is not None:
             self._brief(self.guard)
         elif self._is_enabled:
             self._start()
 
-    def tend(self) -> None:
-        """Replace the guard if it was killed; call it whenever the watch has woken, also in a stop.
+    def replace_killed(self) -> None:
+        """Replace a guard that was killed; call it whenever the poller has woken, also in a stop.
 
         The new guard starts at once, unless guards keep being killed. If the system refuses one,
         this tries again every ten seconds.
@@ -315,14 +315,14 @@ class GuardKeeper:
         self._lines.pop(identity, None)
 
     def line_fd(self) -> int | None:
-        """The pipe to which a worker reports itself; None without a guard.
+        """Return the pipe to which a worker reports itself; None without a guard.
 
         It is close-on-exec, and belongs to the guard.
         """
         return self.guard.line_fd if self.guard is not None and self.guard.is_alive() else None
 
     def own_fds(self) -> list[int]:
-        """All descriptors that a forked worker must close."""
+        """Return all descriptors that a forked worker must close."""
         return [] if self.guard is None else self.guard.own_fds()
 
     def close(self) -> None:
@@ -351,7 +351,7 @@ class GuardKeeper:
         self._was_refused = guard is None
 
     def _brief(self, guard: Guard) -> None:
-        guard.wake(self._watch)
+        guard.wake(self._poller)
         self._spared.add(find_identity(guard.pid, self._proc))
         for line in self._lines.values():
             guard.send(line)

@@ -21,7 +21,7 @@ from plaunch.process.stopping.tree import make_tree
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.stopping.tree import GroupTree
+    from plaunch.process.stopping.tree import ProcessGroups
 
 _POLL = 0.25  # seconds between two polls of the launcher without a pidfd
 _SHORT_PAUSE = 0.002  # seconds between two passes, at first
@@ -77,11 +77,11 @@ def clear(state: GuardState, *, clock: Callable[[], float] = time.monotonic) -> 
         pause = min(pause * 1.5, _LONG_PAUSE)
 
 
-def _kill_all(tree: GroupTree | None) -> bool:
-    """Kill everything that is found; whether there was a process that may be killed."""
+def _kill_all(tree: ProcessGroups | None) -> bool:
+    """Kill everything that is found; return whether there was a process that may be killed."""
     if tree is None:
         return False
-    found = [process for processes in tree.look().values() for process in processes]
+    found = [process for processes in tree.scan().values() for process in processes]
     killed, refused = tree.kill_all(found)
     return len(killed) > len(refused)
 
@@ -90,7 +90,7 @@ class GuardState:
     """What the guard has received through its end of the pipe."""
 
     def __init__(self, pipe: int, proc: str = PROC) -> None:
-        self.tree: GroupTree | None = None
+        self.tree: ProcessGroups | None = None
         self.folder = ""
         self.pipe = pipe
         self.is_over = False  # whether no process holds the other end

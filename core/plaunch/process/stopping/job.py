@@ -25,23 +25,23 @@ from plaunch.process.own_process import become_subreaper
 from plaunch.process.proc import PROC, find_identity, has_table, read_children, read_process
 from plaunch.process.stopping.evidence import Origin, ZombieReaper, reap
 from plaunch.process.stopping.guard import GuardKeeper, is_forkable
-from plaunch.process.stopping.tree import ProcTree, make_tree
+from plaunch.process.stopping.tree import ProcessTree, make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.process.children import ExitWatch, Popen
-    from plaunch.process.components import Starter
+    from plaunch.process.children import ExitPoller, Popen
     from plaunch.process.proc import Process
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
-_TEND_PERIOD = 1.0  # seconds between two checks for orphans
+_UPDATE_PERIOD = 5.0  # seconds between two checks for orphans
+_INIT_PERIOD = 1.0  # for the first process of a container, which must find them before they are
 
 
 class Job:
     """One start of workers: a job tag, and the processes with it.
 
-    `look` and `orphans` return the same processes until `refresh`.
+    `processes` and `orphans` return the same processes until `refresh`.
 
     Args:
         origin: how its processes are recognized.
@@ -54,16 +54,16 @@ class Job:
         self._proc = origin.proc
         self._tree = tree = make_tree(origin)
         # The same tree, if this process inherits the orphans of the job.
-        self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
+        self._adopter = tree if isinstance(tree, ProcessTree) and tree.is_adopter else None
         self._zombies = zombies
         self._guards = guards
         self._spared = origin.spared  # helpers are added
-        self._looked: dict[int, list[Process]] | None = None
+        self._processes: dict[int, list[Process]] | None = None
         self._orphans: dict[int, list[Process]] | None = None
         self._killed: set[int] = set()  # local ranks with processes that got SIGKILL
 
     def tags(self, rank: int | str) -> str:
-        """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
+        """Return the value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
         return make_tags(self._name, rank, os.environ.get(JOBS_VARIABLE))
 
     def started(self, rank: int, pid: int) -> None:
@@ -86,21 +86,21 @@ class Job:
         return self._adopter is not None and not self._adopter.is_init
 
     def refresh(self) -> None:
-        """Discard what `look` and `orphans` have found."""
-        self._looked = self._orphans = None
+        """Discard what `processes` and `orphans` have found."""
+        self._processes = self._orphans = None
 
-    def look_at_all(self) -> None:
+    def scan(self) -> None:
         """Find all processes while their parents run, by which their owners are known."""
-        self._looked = self._tree.look()
+        self._processes = self._tree.scan()
 
-    def look(self, rank: int) -> list[Process]:
-        """All living processes of one local rank, the worker included."""
-        if self._looked is None:
-            self._looked = self._tree.look()
-        return self._looked.get(rank, [])
+    def processes(self, rank: int) -> list[Process]:
+        """Return all living processes of one local rank, the worker included."""
+        if self._processes is None:
+            self._processes = self._tree.scan()
+        return self._processes.get(rank, [])
 
     def orphans(self, rank: int) -> list[Process]:
-        """The living orphans of a worker that has ended and was reaped."""
+        """Return the living orphans of a worker that has ended and was reaped."""
         if self._orphans is None:
             self._orphans = self._find_orphans()
         return self._orphans.get(rank, [])
@@ -120,7 +120,7 @@ class Job:
     def signal(
         self, rank: int, processes: Collection[Process], signum: signal.Signals
     ) -> list[Process]:
-        """Send a signal to processes of a local rank; returns those that this user may not signal.
+        """Signal processes of a local rank; return those that this user may not signal.
 
         Call `finish_kill` after SIGKILL has been sent to all ranks.
         """
@@ -153,20 +153,20 @@ class Job:
         return [process for process in killed if process.pid not in given_up], refused
 
     def is_sure(self) -> bool:
-        """Whether the last look could judge every process; if not, one a second later can."""
+        """Whether the last scan could judge every process; if not, one a second later can."""
         return self._tree.is_sure()
 
-    def tend(self) -> None:
-        """Reap and record orphans while workers run; about once a second is enough.
+    def update(self) -> None:
+        """Reap and record orphans while workers run; every few seconds is enough.
 
         The first process of a container inherits orphans of other programs too, so it must find the
         job's processes before they are orphans.
         """
         if self._tree.is_init:
-            self._tree.look()
-        self.tend_orphans()
+            self._tree.scan()
+        self.reap_orphans()
 
-    def tend_orphans(self) -> bool:
+    def reap_orphans(self) -> bool:
         """Reap orphans that have ended, and report the others to the guard.
 
         Does nothing in a process that does not inherit orphans.
@@ -175,7 +175,7 @@ class Job:
             Whether some had ended.
         """
         tree = self._adopter
-        return tree is not None and self._tend(tree, tree.read_inherited(only_adopted=True))
+        return tree is not None and self._reap(tree, tree.read_inherited(only_adopted=True))
 
     def _find_orphans(self) -> dict[int, list[Process]]:
         tree = self._adopter
@@ -183,13 +183,13 @@ class Job:
             return self._tree.orphans()
         # Zombies first: those of a process that forks and exits repeatedly would use up all ids.
         inherited = tree.read_inherited()
-        self._tend(tree, inherited)
+        self._reap(tree, inherited)
         # A process that has ended may have left children after they were read.
         has_ended = any(not process.is_alive for process in inherited)
         return tree.orphans(None if has_ended else inherited)
 
-    def _tend(self, tree: ProcTree, inherited: Collection[Process]) -> bool:
-        """Reap orphans, and report new ones to the guard; whether some had ended."""
+    def _reap(self, tree: ProcessTree, inherited: Collection[Process]) -> bool:
+        """Reap orphans, and report new ones to the guard; return whether some had ended."""
         has_reaped = False
         orphans = tree.adopted(inherited)
         for orphan in orphans:
@@ -219,6 +219,9 @@ class Reaper:
         proc: the folder of processes.
         clock: seconds that never go back.
         can_fork: whether the guard is a fork of this process, and not another program.
+
+    Attributes:
+        period: seconds between two calls of `update_if_due` that have something to do.
     """
 
     def __init__(
@@ -239,21 +242,22 @@ class Reaper:
         self._is_subreaper = False
         self._zombies = ZombieReaper(clock)
         self._job: Job | None = None
-        self._tended_at = -_TEND_PERIOD
+        self.period = _INIT_PERIOD if os.getpid() == 1 else _UPDATE_PERIOD
+        self._updated_at = -self.period
 
     def begin(
         self,
         *,
         has_forked: bool = False,
         folder: str | None = None,
-        watch: ExitWatch | None = None,
+        poller: ExitPoller | None = None,
     ) -> Job:
         """Begin another start of workers; call it before the first worker starts.
 
         Args:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
-            watch: woken when the guard ends, so that the caller calls `guards.tend`.
+            poller: woken when the guard ends, so that the caller calls `guards.replace_killed`.
         """
         if not self._is_subreaper and owns_process():
             self._is_subreaper = become_subreaper()
@@ -273,27 +277,24 @@ class Reaper:
         line = job_line(
             origin.job.decode(), since=origin.since, has_forked=has_forked, folder=folder
         )
-        self.guards.begin(line, origin.spared, watch)
+        self.guards.begin(line, origin.spared, poller)
         self._job = Job(origin, self.guards, self._zombies)
         return self._job
 
-    def tend(self) -> None:
-        """Reap and record orphans while workers run; call it often, it does so once a second."""
+    def update_if_due(self) -> None:
+        """Reap and record orphans every few seconds while workers run; call it often."""
         now = self._clock()
-        if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
-            self._tended_at = now
-            self._job.tend()
+        if self._job is not None and now - self._updated_at >= self.period:
+            self._updated_at = now
+            self._job.update()
 
     def start_helper(
         self,
         command: Sequence[str],
         environ: Mapping[str, str],
         *,
-        stdin: int,
-        stdout: int,
-        stderr: int,
-        pass_fds: Sequence[int] = (),
-        starter: Starter | None = None,
+        start: Callable[..., Popen | None] | None = None,
+        **options: Any,
     ) -> Popen:
         """Start a helper process of the launcher, which must not outlive the launcher.
 
@@ -303,11 +304,8 @@ class Reaper:
         Args:
             command: the program and its arguments.
             environ: its environment; secrets are removed.
-            stdin: the descriptor of its standard input.
-            stdout: that of its standard output.
-            stderr: that of its standard error.
-            pass_fds: more descriptors, which keep their numbers.
-            starter: starts it if it can; by default it is executed.
+            start: starts it, or returns None to let this method execute it.
+            options: more arguments of `start` and `Popen`.
 
         Raises:
             OSError: the system does not start it.
@@ -317,17 +315,9 @@ class Reaper:
         if self._job is None:
             raise RuntimeError("a helper is started while there are no workers")
         env = {**inheritable(environ), JOBS_VARIABLE: self._job.tags(HELPER)}
-        fds: dict[str, Any] = {
-            "stdin": stdin,
-            "stdout": stdout,
-            "stderr": stderr,
-            "pass_fds": pass_fds,
-        }
-        process: Popen | None = None
-        if starter is not None:
-            process = starter.start_helper(command, env=env, **fds)
+        process = None if start is None else start(command, env=env, **options)
         if process is None:
-            process = subprocess.Popen(command, env=env, start_new_session=True, **fds)
+            process = subprocess.Popen(command, env=env, start_new_session=True, **options)
         self._job.add_helper(process.pid)
         return process
 

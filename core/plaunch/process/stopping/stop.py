@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.children import ExitWatch
+    from plaunch.process.children import ExitPoller
     from plaunch.process.failure import ProcessFailure
     from plaunch.process.proc import Process
     from plaunch.process.stopping.job import Job
@@ -29,14 +29,14 @@ _log = logging.getLogger("plaunch")
 
 _SWEEP_PAUSE = 0.005  # seconds between two passes of a sweep
 _POLL = 0.02  # seconds between two polls of workers without pidfds
-_WOKEN = 1.0  # seconds between two checks of the output thread, which also wakes the watch
+_WOKEN = 1.0  # seconds between two checks of the output thread, which also wakes the poller
 
 
 class Stop:
     """A stop in progress.
 
     Call `step` until it returns None. It returns the seconds until the next step is due; call it
-    earlier after the exit of a worker, after `escalate`, and whenever the watch wakes.
+    earlier after the exit of a worker, after `escalate`, and whenever the poller wakes.
 
     The stages: stop the workers; sweep up orphans that came late; pass on the output, for which a
     slow console may take long; release everything.
@@ -44,9 +44,9 @@ class Stop:
     Args:
         sequence: stops the workers; None to spare their orphans.
         job: finds and sweeps orphans.
-        watch: what the caller waits with between two steps.
-        output: wakes the watch when it has been passed on.
-        look: records exits, and returns the local ranks that run.
+        poller: what the caller waits with between two steps.
+        output: wakes the poller when it has been passed on.
+        find_live: records exits, and returns the local ranks that run.
         release: releases everything. It gets the processes that survived SIGKILL, by local rank,
             and the orphans that did, and may raise.
         lock: held during a step, so that two threads may take steps.
@@ -57,17 +57,17 @@ class Stop:
         *,
         sequence: StopSequence | None,
         job: Job,
-        watch: ExitWatch,
+        poller: ExitPoller,
         output: LastOutput,
-        look: Callable[[], Collection[int]],
+        find_live: Callable[[], Collection[int]],
         release: Callable[[dict[int, list[int]], list[int]], None],
         lock: AbstractContextManager[object],
     ) -> None:
         self._sequence = sequence
         self._job = job
-        self._watch = watch
+        self._poller = poller
         self._output = output
-        self._look = look
+        self._find_live = find_live
         self._release = release
         self._lock = lock
         self._is_begun = False
@@ -81,7 +81,7 @@ class Stop:
         self._stages += [self._pass_output_on, self._release_all]
 
     def run(self) -> None:
-        """Take all steps, and wait with the watch between them.
+        """Take all steps, and wait with the poller between them.
 
         Raises:
             UnkillableWorkerError: as `step`.
@@ -102,7 +102,7 @@ class Stop:
 
     def _take_steps(self) -> None:
         while (delay := self.step()) is not None:
-            self._watch.wait(delay)
+            self._poller.wait(delay)
 
     def step(self) -> float | None:
         """Do what is due; return the seconds until the next step, or None at the end.
@@ -130,17 +130,17 @@ class Stop:
         is_first, self._is_begun = not self._is_begun, True
         if not is_first:  # at first, what is known of the job is recent
             self._job.refresh()
-        live = self._look()
+        live = self._find_live()
         delay = self._sequence.step(live)
         if is_first and live and self._job.inherits_orphans():
             # After the signals: it takes long on a machine with many processes.
-            self._job.look_at_all()
+            self._job.scan()
         self._job.finish_kill()
         if delay is None:
             self._stuck = dict(self._sequence.stuck)
             self._is_clear = not (live or self._stuck) and self._job.is_clear()
             return None
-        return min(delay, _POLL) if self._watch.fileno() is None else delay
+        return min(delay, _POLL) if self._poller.fileno() is None else delay
 
     def _sweep_up(self) -> float | None:
         if self._is_clear:
@@ -148,7 +148,7 @@ class Stop:
         if self._sweep is None:
             given_up = {pid for pids in self._stuck.values() for pid in pids}
             self._sweep = Sweep(self._job, given_up)
-        self._look()  # or the exit that woke the watch would wake it again
+        self._find_live()  # or the exit that woke the poller would wake it again
         delay = self._sweep.step()
         if delay is None:
             self._orphans = [process.pid for process in self._sweep.left]
@@ -158,7 +158,7 @@ class Stop:
         if not self._output.is_begun:
             self._output.begin()
         if not (self._output.is_over or self._output.is_stuck()):
-            self._look()  # as above
+            self._find_live()  # as above
             return _WOKEN
         self._output.end()
         return None
@@ -200,7 +200,7 @@ class Sweep:
     def step(self) -> float | None:
         """Kill what is found; return the seconds until the next step, or None at the end."""
         found, refused = self._job.kill_orphans(self._given_up)
-        has_reaped = self._job.tend_orphans()
+        has_reaped = self._job.reap_orphans()
         if not (found or has_reaped) and self._job.is_sure():
             return None
         if found and not self._has_logged:

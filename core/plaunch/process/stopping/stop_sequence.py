@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plaunch.process.children import ProcessHandle
     from plaunch.process.proc import Identity, Process
     from plaunch.process.stopping.job import Job
-    from plaunch.process.watches import HoldWatch
+    from plaunch.process.watches import HeldProcesses
 
 _log = logging.getLogger("plaunch")
 
@@ -48,7 +48,7 @@ class WorkerSession:
         holds: knows since when workers have been suspended.
     """
 
-    def __init__(self, handle: ProcessHandle, rank: int, job: Job, holds: HoldWatch) -> None:
+    def __init__(self, handle: ProcessHandle, rank: int, job: Job, holds: HeldProcesses) -> None:
         self.pid = handle.pid
         self._holds = holds
         self._handle = handle
@@ -67,7 +67,7 @@ class WorkerSession:
         """
         found: list[Process] = []
         if is_waiting_for_child(self.pid):
-            found = [p for p in self._job.look(self._rank) if p.session == self.pid]
+            found = [p for p in self._job.processes(self._rank) if p.session == self.pid]
         is_wrapper = len(found) > 1
         if is_wrapper:
             self._asked.update(process.identity for process in found)
@@ -94,8 +94,8 @@ class WorkerSession:
         return any(process.session == self.pid for process in self._job.orphans(self._rank))
 
     def describe_hold(self) -> str:
-        """What keeps the worker from handling signals, and since when; empty if nothing does."""
-        return str(self._holds.look([self.pid]).get(self.pid, ""))
+        """Describe what keeps the worker from handling signals, and since when; may be empty."""
+        return str(self._holds.sample([self.pid]).get(self.pid, ""))
 
     def kill(self) -> set[int]:
         """Send SIGKILL to the worker and to everything that it started.
@@ -107,7 +107,7 @@ class WorkerSession:
             # It is reaped or about to be: the number of its group may belong to others.
             return self._signal_found(self._job.orphans(self._rank), signal.SIGKILL)
         # Found before their parents are gone, by which their owner is known.
-        found = self._job.look(self._rank)
+        found = self._job.processes(self._rank)
         # A worker that was just forked does not lead its group yet. And killpg succeeds if any
         # member may be signalled, so that it does not show whether the worker may.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -117,7 +117,7 @@ class WorkerSession:
         return refused | self._signal_found(others, signal.SIGKILL)
 
     def survivors(self) -> list[int]:
-        """The ids of the orphans of a worker that has ended."""
+        """Return the ids of the orphans of a worker that has ended."""
         self._handle.reap()  # a zombie would count as a member of its group
         return [process.pid for process in self._job.orphans(self._rank)]
 
@@ -329,12 +329,12 @@ class StopSequence:
             left.killed.update(pids)
             left.give_up_at = min(left.give_up_at, now + self._kill_wait)
             left.poll_after = _SHORTEST_POLL
-        # Their exits wake no watch, so they are polled, less often as time passes.
+        # Their exits wake no poller, so they are polled, less often as time passes.
         left.poll_after = min(left.poll_after * 1.5, _LONGEST_POLL)
         left.due_at = min(now + left.poll_after, left.kill_at if is_soft else left.give_up_at)
 
     def _kill_orphans_at(self, rank: int, now: float) -> float:
-        """When the orphans of a worker get SIGKILL.
+        """Return when the orphans of a worker get SIGKILL.
 
         A shell that dies of the soft signal leaves the program that it ran, which does the work and
         has the rest of the grace.

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 _QUIET = 2  # passes in a row without a new process; the second one is for ids that wrapped around
-_ROUNDS = 64  # passes without a process of the job, on a host where others come and go all the time
-_MOST = 512  # passes in total; then the caller reads all processes, and the clock
+# Passes at most, on a host where processes come and go all the time; then the caller reads all of
+# them again. This is a number, and not a time, so that a busy machine makes no fewer passes.
+_PASSES = 64
 
 
-class GroupTree:
+class ProcessGroups:
     """Finds the processes of one start of workers; this class, by the groups that workers lead."""
 
     is_init = False  # whether this process inherits unrelated orphans as well
-    has_missed = False  # whether a process ended before the last `newcomers` could judge it
 
     def __init__(self) -> None:
         self._groups: dict[int, int] = {}
@@ -48,18 +48,18 @@ class GroupTree:
         del start
         self._groups[rank] = pid
 
-    def look(self) -> dict[int, list[Process]]:
-        """The living processes by local rank, workers included; here, one for each group."""
+    def scan(self) -> dict[int, list[Process]]:
+        """Return the living processes by local rank, workers included; here, one for each group."""
         return {
             rank: [Process(pid, pgrp=pid)] for rank, pid in self._groups.items() if _is_there(pid)
         }
 
     def orphans(self) -> dict[int, list[Process]]:
-        """The living processes of workers that have ended; may be cheaper than `look`."""
-        return self.look()
+        """Return the living processes of workers that have ended; may be cheaper than `scan`."""
+        return self.scan()
 
     def is_sure(self) -> bool:
-        """Whether the last look could judge every process; if not, one a second later can."""
+        """Whether the last scan could judge every process; if not, one a second later can."""
         return True
 
     def _send(self, process: Process, signum: signal.Signals) -> None:
@@ -67,7 +67,7 @@ class GroupTree:
             os.killpg(process.pid, signum)
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to processes; returns those that this user may not signal."""
+        """Send a signal to processes; return those that this user may not signal."""
         refused = []
         for process in processes:
             try:
@@ -76,16 +76,19 @@ class GroupTree:
                 refused.append(process)
         return refused
 
-    def newcomers(self) -> dict[int, list[Process]]:
-        """The processes of the job that are new since the last look or call, by local rank.
+    def find_new(self) -> tuple[dict[int, list[Process]], bool]:
+        """Find the processes of the job that are new since the last scan or call.
 
-        None in groups: a new process of a group gets the signals of the group.
+        There are none in groups: a new process of a group gets the signals of the group.
+
+        Returns:
+            The processes by local rank, and whether another one ended before it could be judged.
         """
-        return {}
+        return {}, False
 
     def is_quiet(self) -> bool:
-        """Whether no process of the job has come since the last look."""
-        return not any(self.newcomers() or self.has_missed for _ in range(_QUIET))
+        """Whether no process of the job has come since the last scan."""
+        return not any(any(self.find_new()) for _ in range(_QUIET))
 
     def kill_all(
         self, found: Sequence[Process], *, ranks: Collection[int] | None = None
@@ -96,30 +99,28 @@ class GroupTree:
         signal, which a fork cannot evade. Then only new processes are read, until there are none.
 
         Args:
-            found: the first processes to kill, which the last look has found.
+            found: the first processes to kill, which the last scan has found.
             ranks: the local ranks to kill; None means all.
 
         Returns:
             All processes that were found, and those that this user may not signal.
         """
         killed, refused = list(found), self.signal(found, signal.SIGKILL)
-        quiet = rounds = looks = 0
-        while quiet < _QUIET and rounds < _ROUNDS and looks < _MOST:
-            looks += 1
+        quiet = 0
+        for _ in range(_PASSES):
+            new_by_rank, has_missed = self.find_new()
             new = [
                 process
-                for rank, processes in self.newcomers().items()
+                for rank, processes in new_by_rank.items()
                 if ranks is None or rank in ranks
                 for process in processes
             ]
             if new:
                 killed += new
                 refused += self.signal(new, signal.SIGKILL)
-                quiet = rounds = 0
-            elif self.has_missed:
-                quiet, rounds = 0, rounds + 1
-            else:
-                quiet += 1
+            quiet = 0 if new or has_missed else quiet + 1
+            if quiet == _QUIET:
+                break
         return killed, refused
 
 
@@ -133,12 +134,12 @@ def _is_there(pgrp: int) -> bool:
     return True
 
 
-def make_tree(origin: Origin) -> GroupTree:
-    """The tree that finds the processes of a job as well as the system allows."""
-    return ProcTree(origin) if has_table(origin.proc) else GroupTree()
+def make_tree(origin: Origin) -> ProcessGroups:
+    """Create the tree that finds the processes of a job as well as the system allows."""
+    return ProcessTree(origin) if has_table(origin.proc) else ProcessGroups()
 
 
-class ProcTree(GroupTree):
+class ProcessTree(ProcessGroups):
     """Finds processes in /proc: by session, by parent, by the tag in their environment.
 
     A process that was found once stays known, by id and start time, when its parents are gone. This
@@ -167,8 +168,8 @@ class ProcTree(GroupTree):
             self._sessions.add(pid, rank)
         self._known[pid, start] = rank
 
-    def look(self) -> dict[int, list[Process]]:
-        """The living processes by local rank, workers included."""
+    def scan(self) -> dict[int, list[Process]]:
+        """Return the living processes by local rank, workers included."""
         self._evidence.is_unsure = self.has_no_orphans = False
         table = read_table(self._proc)
         self._seen = set(table)
@@ -207,7 +208,7 @@ class ProcTree(GroupTree):
         return found
 
     def orphans(self, inherited: Iterable[Process] | None = None) -> dict[int, list[Process]]:
-        """The living processes of workers that have ended.
+        """Return the living processes of workers that have ended.
 
         An adopter has all orphans as its children. If it has none, no other process is read.
 
@@ -217,12 +218,12 @@ class ProcTree(GroupTree):
         if not self.is_adopter or self.find_unknown(
             self.read_inherited() if inherited is None else inherited
         ):
-            return self.look()
+            return self.scan()
         self._evidence.is_unsure, self.has_no_orphans = False, True
         return {}
 
     def read_inherited(self, *, only_adopted: bool = False) -> list[Process]:
-        """The adopter's children, dead or alive, except workers; some it has started itself.
+        """Read the adopter's children, dead or alive, except workers; some it has started itself.
 
         Args:
             only_adopted: leave out those that other threads have started, which costs less.
@@ -242,7 +243,7 @@ class ProcTree(GroupTree):
         ]
 
     def find_unknown(self, inherited: Iterable[Process]) -> list[Process]:
-        """Those of `read_inherited` that may belong to the job.
+        """Find those of `read_inherited` that may belong to the job.
 
         Processes in the launcher's session or with its mark never do.
         """
@@ -255,7 +256,7 @@ class ProcTree(GroupTree):
         ]
 
     def adopted(self, inherited: Iterable[Process]) -> list[Process]:
-        """Those of `read_inherited` that workers have left, dead or alive."""
+        """Return those of `read_inherited` that workers have left, dead or alive."""
         found = [p for p in inherited if p.identity not in self._spared and self._is_adopted(p)]
         for process in found:
             if process.identity not in self._known:
@@ -263,22 +264,22 @@ class ProcTree(GroupTree):
                 self._known[process.identity] = ADOPTED if rank is None else rank
         return found
 
-    def newcomers(self) -> dict[int, list[Process]]:
-        """The processes of the job that are new since the last look or call, by local rank.
+    def find_new(self) -> tuple[dict[int, list[Process]], bool]:
+        """Find the processes of the job that are new since the last scan or call.
 
-        Much faster than a look, so the result is less stale. The newest come first: processes that
+        Much faster than a scan, so the result is less stale. The newest come first: processes that
         fork and exit repeatedly are among them.
         """
-        self.has_missed = False
         if self.has_no_orphans:
-            return {}
+            return {}, False
+        has_missed = False
         pids = list_numbers("", self._proc)
         new, self._seen = pids - self._seen, pids
         found: dict[int, list[Process]] = {}
         for pid in sorted(new.difference((os.getpid(),)), reverse=True):
             process = read_process(pid, self._proc)
             if process is None or not process.is_alive:
-                self.has_missed = True
+                has_missed = True
                 continue
             if process.identity in self._spared:
                 continue
@@ -289,7 +290,7 @@ class ProcTree(GroupTree):
                     self._sessions.add(pid, rank)
                 self._sessions.confirm(process)
                 found.setdefault(rank, []).append(process)
-        return found
+        return found, has_missed
 
     def is_launchers(self, process: Process) -> bool:
         """Whether the adopter has, or may have, started a living child of its own."""
@@ -299,7 +300,7 @@ class ProcTree(GroupTree):
         process.send_signal(signum, self._proc)
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to processes; returns those that this user may not signal.
+        """Send a signal to processes; return those that this user may not signal.
 
         SIGKILL goes to their groups first: a group gets no new member while it is signalled.
         """
@@ -309,7 +310,7 @@ class ProcTree(GroupTree):
         return super().signal(processes, signum)
 
     def is_sure(self) -> bool:
-        """Whether the last look could judge every process."""
+        """Whether the last scan could judge every process."""
         return not self._evidence.is_unsure
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
@@ -330,7 +331,7 @@ class ProcTree(GroupTree):
                     os.killpg(process.pgrp, signal.SIGKILL)
 
     def _judge(self, process: Process) -> int | None:
-        """The local rank of a process that is new since the last look; None if not of the job."""
+        """Return the local rank of a process that is new; None if it is not of the job."""
         if process.session in self._sessions:
             leader = read_process(process.session, self._proc)
             if leader is not None and leader.identity not in self._known:
@@ -344,7 +345,7 @@ class ProcTree(GroupTree):
         return rank
 
     def _find_rank(self, process: Process) -> int | None:
-        """The local rank of a process by its session, or by its tag; None if not of the job."""
+        """Find the local rank of a process by its session or tag; None if not of the job."""
         rank = self._sessions.find_rank(process)
         return self._evidence.find_rank(process) if rank is None else rank
 

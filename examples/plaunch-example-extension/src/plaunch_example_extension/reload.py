@@ -7,15 +7,14 @@ import os
 import threading
 
 from plaunch import hookimpl
-from plaunch.agent import Control, RunResult
+from plaunch.agent import Control, Extension, RunResult
 from plaunch.doctor import DoctorContext, Finding, Status
-from plaunch.events import Event
 from plaunch.plugin import PluginContext
 
 PERIOD = 0.2  # seconds between two checks for the file
 
 
-class ReloadOnFile:
+class ReloadOnFile(Extension):
     """Requests a restart when a file appears.
 
     Args:
@@ -35,9 +34,6 @@ class ReloadOnFile:
         watch = threading.Thread(target=self._watch, args=(control, is_there), daemon=True)
         self._thread = watch
         watch.start()
-
-    def handle(self, event: Event) -> None:
-        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Stop watching."""

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch.agent import JobAnswers as JobAnswers  # as in plaunch 0.1.0
+    from plaunch.agent import JobQuery as JobQuery
+    from plaunch.agent import PublishedAnswer as PublishedAnswer
+
     from plaunch_hang.stacks.files import keep as keep
     from plaunch_hang.stacks.files import write as write
     from plaunch_hang.stacks.grouping import Group as Group
@@ -20,9 +24,6 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.grouping import format_groups as format_groups
     from plaunch_hang.stacks.grouping import group as group
     from plaunch_hang.stacks.grouping import merge as merge
-    from plaunch_hang.stacks.job_query import JobAnswers as JobAnswers
-    from plaunch_hang.stacks.job_query import JobQuery as JobQuery
-    from plaunch_hang.stacks.job_query import PublishedAnswer as PublishedAnswer
     from plaunch_hang.stacks.job_stacks import JobStacks as JobStacks
     from plaunch_hang.stacks.job_stacks import JobView as JobView
     from plaunch_hang.stacks.py_spy import find_py_spy as find_py_spy
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "plaunch.agent": "JobAnswers JobQuery PublishedAnswer",
         ".stack": "Frame KernelState ProcessStacks StackFrame ThreadStack",
         ".py_spy": "find_py_spy",
         ".taking": "own_stacks take",
         ".grouping": "Group StackGroup format_groups group merge",
         ".torch_server": "format_operations",
-        ".job_query": "JobAnswers JobQuery PublishedAnswer",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "keep write",

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING
 
+from plaunch.agent import Extension
 from plaunch.errors import PlaunchError
 from plaunch.process import find_run_dir
 
@@ -18,8 +19,7 @@ from plaunch_hang.stacks.torch_server import VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch.agent import Control, RunResult, WorkerInfo
-    from plaunch.events import Event
+    from plaunch.agent import RunResult, WorkerInfo
     from plaunch.plugin import PluginContext
 
 logger = logging.getLogger("plaunch")
@@ -37,7 +37,7 @@ _DUMPS = ("TORCH_NCCL_DUMP_ON_TIMEOUT",)
 _FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
-class FlightRecorder:
+class FlightRecorder(Extension):
     """Sets variables for the workers of one launch, except those that the user has set.
 
     Args:
@@ -82,12 +82,6 @@ class FlightRecorder:
         return found
 
     # --- the extension ----------------------------------------------------------------------------
-
-    def start(self, control: Control) -> None:
-        """Do nothing."""
-
-    def handle(self, event: Event) -> None:
-        """Ignore events."""
 
     def stop(self, result: RunResult | None) -> None:
         """Remove the sockets, and folders without dumps."""

@@ -7,11 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from plaunch.agent import JobQuery, PublishedAnswer
 from plaunch.process import find_run_dir
 
 from plaunch_hang.stacks.files import folder_name, keep, only_alive
 from plaunch_hang.stacks.grouping import StackGroup, group, merge
-from plaunch_hang.stacks.job_query import JobAnswers, JobQuery, PublishedAnswer
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 from plaunch_hang.stacks.taking import take
 from plaunch_hang.stacks.torch_server import last_operations, merge_operations
@@ -19,7 +19,7 @@ from plaunch_hang.stacks.torch_server import last_operations, merge_operations
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent import Control
+    from plaunch.agent import Control, JobAnswers
     from plaunch.plugin import PluginContext
 
     from plaunch_hang.stacks.stack import ProcessStacks

@@ -8,21 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch import hookimpl
+from plaunch.agent import Extension, collect_published
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
 
 from plaunch_hang.stacks.files import log_stacks, only_alive, workers_of
 from plaunch_hang.stacks.grouping import group as group_ranks
 from plaunch_hang.stacks.grouping import merge
-from plaunch_hang.stacks.job_query import collect_published
 from plaunch_hang.stacks.records import dump_groups, load_groups
 from plaunch_hang.stacks.taking import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.agent import Control, Extension, GroupInfo, RunResult, WorkerInfo
-    from plaunch.events import Event
+    from plaunch.agent import Control, GroupInfo, RunResult, WorkerInfo
     from plaunch.plugin import PluginContext
 
     from plaunch_hang.stacks.flight_recorder import FlightRecorder
@@ -59,7 +58,7 @@ class FailureStacks(NamedTuple):
     is_own: bool
 
 
-class Stacks:
+class Stacks(Extension):
     """Reads the stacks of running workers when one fails, before they are stopped.
 
     The node of the failed worker logs the groups of the whole job, after a time for the other nodes
@@ -137,9 +136,6 @@ class Stacks:
     def start(self, control: Control) -> None:
         """Keep the control."""
         self._control = control
-
-    def handle(self, event: Event) -> None:
-        """Ignore events: hooks are called before the workers are stopped."""
 
     def stop(self, result: RunResult | None) -> None:
         """Wait for the last stacks to be written."""

@@ -189,7 +189,7 @@ def create_parts(
             words, context.settings, context.run_id, lambda argv: run(argv, until)
         ),
         "doctor.txt": lambda: commands.find_doctor(words, lambda argv: run(argv, until)),
-        "kernel.txt": lambda: system.find_kernel_lines(failed.pids, failed.began, kernel_log),
+        "kernel.txt": lambda: system.find_kernel_lines(failed.pids, _began(failed), kernel_log),
     }
     if failed.is_restart and context.settings.get("start_method") == "fork":
         # This process forks the next workers soon, and must have no other threads then.
@@ -200,6 +200,11 @@ def create_parts(
 
 def _leave_out() -> list[File]:
     raise MissingError("not collected before workers are forked again (--start-method=fork)")
+
+
+def _began(failed: FailedAttempt) -> float:
+    """When the launch began, in seconds of the monotonic clock."""
+    return failed.events[0].monotonic if failed.events else 0.0
 
 
 def _events(failed: FailedAttempt) -> Iterator[File]:
@@ -263,7 +268,7 @@ def find_failures(
     local_ranks = {rank: local_rank for local_rank, rank in failed.ranks.items()}
     return {
         rank: _read(event, rank, local_ranks.get(rank, -1), path_of)
-        for rank, event in failed.failures.items()
+        for rank, event in failed.round.failures.items()
     }
 
 
@@ -288,23 +293,19 @@ def _read(
     metadata = event.metadata
     path = path_of(local_rank, "error.json") if metadata["error_file"] and local_rank >= 0 else ""
     exitcode, pid = metadata["exit_code"], metadata["worker_pid"]
-    failure = ProcessFailure(
+    return ProcessFailure(
         local_rank,
         pid if isinstance(pid, int) else -1,
         exitcode if isinstance(exitcode, int) else -1,
         path,
+        message=str(metadata["message"] or ""),
+        timestamp=event.timestamp,
         last_lines=str(metadata["last_lines"] or "").splitlines(),
         global_rank=rank,
         host=str(metadata["failed_host"]),
         log_files=_find_logs(local_rank, path_of),
+        known_place=str(metadata.get("place") or ""),
     )
-    if place := metadata.get("place"):
-        failure.place = str(place)
-    if not failure.has_reply:
-        failure.timestamp = event.timestamp
-        if metadata["message"]:
-            failure.message = str(metadata["message"])
-    return failure
 
 
 def _find_logs(local_rank: int, path_of: Callable[[int, str], str]) -> list[str]:

@@ -7,12 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.agent import Extension
+
 from plaunch_report.failure_bundle.history import FailureHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent import Control, RunResult
+    from plaunch.agent import RunResult
     from plaunch.events import Event
     from plaunch.plugin import PluginContext
 
@@ -25,7 +27,7 @@ _MAX_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
 _REST_WAIT = 0.8  # seconds for bundles to be finished before workers are forked
 
 
-class FailureBundles:
+class FailureBundles(Extension):
     """Keeps the events of a launch, and writes a bundle when the job fails.
 
     A bundle is written on its own thread, so that neither the report nor a restart waits for it.
@@ -50,12 +52,9 @@ class FailureBundles:
         self._folder = folder
         self._which = which
         self._write = write
-        self._history = FailureHistory(context.run_id)
+        self._history = FailureHistory()
         self._end: Event | None = None
         self._threads: list[threading.Thread] = []
-
-    def start(self, control: Control) -> None:
-        """Do nothing yet."""
 
     def handle(self, event: Event) -> None:
         """Keep the next event; after a restart, write a bundle if `which` is `all`."""

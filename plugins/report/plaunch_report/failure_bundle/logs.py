@@ -12,6 +12,8 @@ import re
 import stat
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from plaunch.process import find_run_dir
+
 from plaunch_report.failure_bundle.gathering import File, MissingError
 
 if TYPE_CHECKING:
@@ -42,20 +44,14 @@ class Folders(NamedTuple):
 
 
 def find_folders(specs: LogsSpecs | None, run_id: str) -> Folders:
-    """Find the folders of a logs spec, which may be written for torchrun.
+    """Find the folders of a logs spec.
 
     Raises:
         LogDirectoryError: its folder cannot be created.
     """
-    create_run_dir = getattr(specs, "create_run_dir", None)
-    path = create_run_dir(run_id) if create_run_dir is not None else None
-    if path:
-        return Folders(path, path)
-    root = getattr(specs, "root_log_dir", None)
-    if not root or root == os.devnull:
-        return Folders("", "")
-    is_kept = root != getattr(specs, "temporary_dir", None)
-    return Folders(str(root), str(root) if is_kept else "")
+    kept = find_run_dir(specs, run_id)
+    temporary = None if specs is None else specs.temporary_dir
+    return Folders(kept or temporary or "", kept)
 
 
 class AttemptFiles:

@@ -174,9 +174,9 @@ def _always_on(manager: PluginManager) -> dict[str, tuple[object, list[str]]]:
     """Return the plugins that are loaded without an option, by name, and the hooks of each."""
     found: dict[str, tuple[object, list[str]]] = {}
     for item in manager.implementations():
-        kind, _, name = item.plugin.name.partition(":")
+        kind, _, name = item.plugin.key.partition(":")
         if kind == LIFECYCLE.name:
-            found.setdefault(name, (item.plugin.plugin, []))[1].append(item.hook)
+            found.setdefault(name, (item.plugin.obj, []))[1].append(item.hook)
     return found
 
 
@@ -231,7 +231,7 @@ def _subjects_with_options(
         module = _module_of(manager, WITH_OPTIONS, bare)
         label = _label(LIFECYCLE, name)
         subjects += _with_starter(
-            Subject(LIFECYCLE, bare, label, plugin.plugin, given, module, options=values)
+            Subject(LIFECYCLE, bare, label, plugin.obj, given, module, options=values)
         )
     return subjects
 

@@ -140,7 +140,7 @@ class _PluginInLaunch:
     def implementations(self, hook: str) -> list[Implementation]:
         """Return the plugin's implementations of a hook."""
         found = self.manager.implementations(hook)
-        return [item for item in found if item.plugin.plugin is self._plugin]
+        return [item for item in found if item.plugin.obj is self._plugin]
 
 
 class _FakeControl:

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 def make_failure(began: float = 1000.0, message: str = "") -> ProcessFailure:
     """Create a worker's failure with the timestamp `began`, in seconds since the epoch."""
     return ProcessFailure(
-        0, 4242, 3, "", host="somewhere", last_lines=["oh no"], timestamp=began, reply=message
+        0,
+        4242,
+        3,
+        "",
+        error_file_data={"message": message} if message else {},
+        host="somewhere",
+        last_lines=["oh no"],
+        timestamp=began,
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
-from plaunch.durations import LONGEST
 from plaunch.process import ProcessFailure
 from plaunch.restarts import Cause, Decided, Decision, Failure, RestartAction, RestartPolicy
 
@@ -48,20 +47,12 @@ class RestartPolicyConformance(PluginSuite):
     def decide(
         self, policy: RestartPolicy, failure: Failure, history: Sequence[Decided] = ()
     ) -> Decision:
-        """Call `decide`, and verify that its decision is valid."""
+        """Call `decide`, and verify that it returns a decision."""
         what = f"decide({failure!r:.200})"
         answer = within(_SECONDS, what, lambda: policy.decide(failure, history))
         assert isinstance(answer, Decision), (
             f"for {failure!r} it returned {answer!r}, not a Decision"
         )
-        assert isinstance(answer.action, RestartAction), f"its action is {answer.action!r}"
-        assert isinstance(answer.reason, str), f"its reason is {answer.reason!r}"
-        is_time = type(answer.delay) in (int, float) and 0 <= answer.delay <= LONGEST
-        assert is_time, f"its delay is {answer.delay!r}, not a time from 0 to {LONGEST:g} s"
-        hosts = answer.without if isinstance(answer.without, (list, tuple)) else [None]
-        are_names = all(isinstance(host, str) for host in hosts)
-        assert are_names, f"its without is {answer.without!r}, not a list of hosts"
-        assert isinstance(answer.costs, bool), f"its costs is {answer.costs!r}"
         return answer
 
     def use_once(self) -> object:

@@ -21,7 +21,7 @@ TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 
 @contextlib.contextmanager
 def worker_main() -> Iterator[None]:
-    """A context for a worker's main function; also a decorator, as in `@worker_main()`.
+    """Create a context for a worker's main function; also a decorator, as in `@worker_main()`.
 
     If `TORCH_WORKER_SERVER_SOCKET` is set, torch's server listens there during the call. An
     exception is written to the error file, as by `record`.

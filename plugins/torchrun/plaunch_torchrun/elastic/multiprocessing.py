@@ -8,7 +8,6 @@ from plaunch.plugin import LOGS_SPECS, PluginManager
 from plaunch.process import ChildFailedError as ChildFailedError
 from plaunch.process import LogsDest as LogsDest
 from plaunch.process import LogsSpecs as LogsSpecs  # noqa: TC002 - is exported
-from plaunch.process import PContext as PContext
 from plaunch.process import ProcessFailure as ProcessFailure
 from plaunch.process import RunProcsResult as RunProcsResult
 from plaunch.process import SignalException as SignalException
@@ -30,6 +29,9 @@ from plaunch_torchrun.subprocess_handler import SubprocessHandler as SubprocessH
 from plaunch_torchrun.subprocess_handler import get_subprocess_handler as get_subprocess_handler
 from plaunch_torchrun.tail_log import TailLog as TailLog
 from plaunch_torchrun.tail_log import tail_logfile as tail_logfile
+from plaunch_torchrun.tailing_context import TailingContext
+
+PContext = TailingContext
 
 if TYPE_CHECKING:
     DefaultLogsSpecs = LogsSpecs  # loads on first use

@@ -36,7 +36,7 @@ def get_env_variable_or_raise(env_name: str) -> str:
 
 
 def get_socket_with_port() -> socket.socket:
-    """A socket bound to a port that is free on all addresses of this host; the caller closes it.
+    """Bind a socket to a port that is free on all addresses of this host; the caller closes it.
 
     It does not listen, so no client can connect. This is torchrun's behaviour from torch 2.15 on;
     earlier versions listened on loopback, so the port could be taken on another address.
@@ -64,19 +64,19 @@ def get_socket_with_port() -> socket.socket:
 
 
 def get_free_port() -> int:
-    """A port that is currently free on all addresses; another program may take it meanwhile."""
+    """Find a port that is free on all addresses now; another program may take it meanwhile."""
     with get_socket_with_port() as reserved:
         port: int = reserved.getsockname()[1]
     return port
 
 
 def get_log_level() -> str:
-    """The level of `get_logger` without the variable `LOGLEVEL`."""
+    """Return the level of `get_logger` without the variable `LOGLEVEL`."""
     return _LOG_LEVEL
 
 
 def get_logger(name: str | None = None) -> logging.Logger:
-    """The logger `name`, by default the calling module's, with the level in `LOGLEVEL`."""
+    """Return the logger `name`, by default the calling module's, with the level in `LOGLEVEL`."""
     if name is None:
         name = str(sys._getframe(1).f_globals.get("__name__", "plaunch"))
     logger = logging.getLogger(name)
@@ -85,7 +85,7 @@ def get_logger(name: str | None = None) -> logging.Logger:
 
 
 def read_proc_state(pid: int) -> str | None:
-    """The kernel's letter for the state of a process, such as `S` or `D`; None if unknown."""
+    """Read the kernel's letter for the state of a process, such as `S` or `D`; None if unknown."""
     process = read_process(pid)
     return None if process is None else process.state
 

@@ -68,7 +68,7 @@ class RequestQueue(abc.ABC):
 
     @abc.abstractmethod
     def size(self) -> int:
-        """The number of available requests; only `get` reduces it."""
+        """Return the number of available requests; only `get` reduces it."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -107,7 +107,7 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """The timers that expire at `deadline` or before, by worker."""
+        """Return the timers that expire at `deadline` or before, by worker."""
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:

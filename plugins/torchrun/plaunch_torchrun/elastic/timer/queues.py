@@ -36,7 +36,7 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._mp_queue = mp_queue
 
     def size(self) -> int:
-        """The number of requests in the queue."""
+        """Return the number of requests in the queue."""
         return self._mp_queue.qsize()
 
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -84,7 +84,7 @@ class LocalTimerServer(TimerServer):
             del self._timers[key]
 
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """The timers that expire at `deadline` or before, by worker."""
+        """Return the timers that expire at `deadline` or before, by worker."""
         expired: dict[Any, list[TimerRequest]] = {}
         for request in self._timers.values():
             if request.expiration_time <= deadline:

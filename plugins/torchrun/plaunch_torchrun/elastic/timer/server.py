@@ -137,7 +137,7 @@ class FileTimerServer:
         self._starts = {pid: start for pid, start in self._starts.items() if pid in known}
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """The timers that expire at `deadline` or before, by process, the earliest first."""
+        """Return the timers that expire at `deadline` or before, by process, earliest first."""
         expired: dict[int, list[FileTimerRequest]] = {}
         for request in sorted(self._timers.values(), key=lambda timer: timer.expiration_time):
             if request.expiration_time <= deadline:
@@ -145,7 +145,7 @@ class FileTimerServer:
         return expired
 
     def get_last_progress_time(self) -> int:
-        """When the timers were last checked, in seconds since the epoch; now without clients."""
+        """Return when timers were last checked, in seconds since the epoch; now without clients."""
         return self._progress if self._has_client else int(time.time())
 
     # --- the thread -------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class FileTimerServer:
                 time.sleep(min(self._max_interval, 1.0))
 
     def _until_next(self) -> float:
-        """Seconds until the next check."""
+        """Return the seconds until the next check."""
         if not self._timers:
             return _IDLE
         soonest = min(request.expiration_time for request in self._timers.values())
@@ -260,6 +260,6 @@ def _signal_name(number: int) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """The start time of a process, in clock ticks since boot; None if unknown."""
+    """Find the start time of a process, in clock ticks since boot; None if unknown."""
     process = read_process(pid)
     return None if process is None else process.start

@@ -1,15 +1,13 @@
 #!/bin/bash
-# A real Slurm with three nodes on this machine, for trying things out and for tests/e2e/test_slurm.py.
+# A real Slurm with three nodes on this machine; tools/cluster/slurm.py starts and ends it.
 #
 #   unshare --net --uts --mount --pid --fork --kill-child --mount-proc \
-#       bash tests/schedulers/slurm_cluster.sh FOLDER COMMAND...
+#       bash tools/cluster/slurm_cluster.sh FOLDER COMMAND...
 #
 # Needs root, and Debian's packages: installed (apt-get install slurmctld slurmd slurm-client), or else
 # unpacked into FOLDER and shown to the cluster alone. No key of munge is needed, as nothing is
-# authenticated. All of it runs in name spaces of its own, beside whatever the machine has, and ends
-# with COMMAND:
-#
-#   ... slurm_cluster.sh /tmp/slurm srun --nodes=2 --ntasks=2 plaunch --nproc-per-node=2 train.py
+# authenticated. All of it runs in namespaces of its own, beside whatever the machine has, and ends
+# with COMMAND.
 set -euo pipefail
 folder=$1
 shift

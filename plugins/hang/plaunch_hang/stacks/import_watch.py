@@ -8,13 +8,19 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.agent import BeforeRendezvous, Stopping, WorkerExitSeen, WorkersStarted
-from plaunch_hang.stacks import find_py_spy, own_stacks
+from plaunch.agent import (
+    BeforeRendezvous,
+    LaunchFinished,
+    Stopping,
+    WorkerExitSeen,
+    WorkersStarted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from plaunch.agent import Notification
+    from plaunch.plugin import PluginContext
 
     Frame = tuple[str, str]  # function and file
     StackReader = Callable[[int], Sequence[Frame]]
@@ -23,6 +29,7 @@ logger = logging.getLogger("plaunch")
 
 PAUSE = 0.25  # seconds between two samples, each of which takes 10 ms of CPU time
 _SAMPLE_TIMEOUT = 1.0  # seconds
+_LAST_WAIT = 1.5  # seconds for the threads to end with the launch, which waits for 2 s
 _MAX_SECONDS = 120.0  # seconds of imports that are watched
 _MAX_FAILURES = 40  # if so many samples fail before one succeeds, sampling is impossible here
 _MAX_ROUNDS = 10
@@ -35,15 +42,19 @@ _FOLDERS = ("/site-packages/", "/dist-packages/")
 class ImportWatch:
     """Samples the first worker of this node after each restart, until its imports are done.
 
-    The agent calls it with notifications; it never blocks. Each round has its own thread, which
-    stops at the end of its round after the current sample and discards it, because the process id
-    may already belong to another process. Only `close` waits, for the timeout of a sample. Do not
-    use it in a process that forks workers: they would inherit locks of its threads.
+    The launch creates it before the first restart, and calls it with this and all further
+    notifications. Each round has its own thread, which stops at the end of its round after the
+    current sample and discards it, because the process id may already belong to another process.
+    Only the end of the launch waits for these threads; then the advice is logged.
+
+    It does nothing if its advice is of no use, and in a process that forks workers: they would
+    inherit locks of its threads.
 
     If it cannot sample, it logs why at level DEBUG only: py-spy may not be installed, the system
     may not permit it, and workers may not be Python programs.
 
     Args:
+        context: the launch.
         read: returns the stack of the main thread of a process; by default `read_stack`.
         pause: seconds between two samples.
         clock: monotonic seconds.
@@ -51,11 +62,13 @@ class ImportWatch:
 
     def __init__(
         self,
+        context: PluginContext,
         read: StackReader | None = None,
         *,
         pause: float = PAUSE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._is_useful = logger.isEnabledFor(logging.INFO) and may_preload(context.settings)
         self._read = read_stack if read is None else read
         self._pause = pause
         self._clock = clock
@@ -67,18 +80,21 @@ class ImportWatch:
         if isinstance(notification, WorkersStarted):
             self._end()
             worker = next(iter(notification.group.workers), None)
-            if worker is not None and worker.pid is not None:
+            if self._is_useful and worker is not None and worker.pid is not None:
                 self._local_rank = worker.local_rank
                 self._begin(worker.pid)
         elif isinstance(notification, (WorkerExitSeen, Stopping, BeforeRendezvous)):
             self._end()
+        elif isinstance(notification, LaunchFinished):
+            self._finish()
 
-    def close(self) -> str:
-        """Stop at the end of the launch; return the advice in one line, or an empty text."""
+    def _finish(self) -> None:
         self._end()
+        until = time.monotonic() + _LAST_WAIT
         for item in self._rounds:
-            item.thread.join(2 * _SAMPLE_TIMEOUT)
-        return advise(self._imports(), self._local_rank)
+            item.thread.join(max(until - time.monotonic(), 0.0))
+        if advice := advise(self._imports(), self._local_rank):
+            logger.info("%s", advice)
 
     def _begin(self, pid: int) -> None:
         is_useless = any(item.is_impossible for item in self._rounds) or is_enough(self._imports())
@@ -147,6 +163,13 @@ class _ImportSampler:
             _log_problem(problem)
 
 
+def may_preload(settings: Mapping[str, object]) -> bool:
+    """Whether the settings of a launch leave out `--preload`, and workers could use it."""
+    options = settings.get("options")
+    is_used = isinstance(options, dict) and bool(options.get("preload"))
+    return settings.get("start_method") != "fork" and not is_used
+
+
 def read_stack(pid: int) -> list[Frame]:
     """Read the stack of a process's main thread, outermost frame first, without pausing it.
 
@@ -154,6 +177,9 @@ def read_stack(pid: int) -> list[Frame]:
         FileNotFoundError: py-spy is not installed.
         OSError: the process could not be read; the message says why.
     """
+    from plaunch_hang.stacks.py_spy import find_py_spy  # long-running workers only
+    from plaunch_hang.stacks.taking import own_stacks
+
     find_py_spy()
     stacks = own_stacks({0: pid}, timeout=_SAMPLE_TIMEOUT)[0]
     if stacks.main is None:

@@ -7,14 +7,16 @@ import threading
 
 import pytest
 from plaunch.agent import WorkerExit, WorkerInfo, notifications
+from plaunch.plugin import PluginContext
 from plaunch.process.stopping.stop_sequence import StopStep
-from plaunch_events.import_watch import (
+from plaunch_hang.stacks.import_watch import (
     ImportWatch,
     RoundImports,
     advise,
     find_module,
     is_enough,
     is_importing,
+    may_preload,
     name_module,
     read_stack,
 )
@@ -47,7 +49,9 @@ WORKER = WorkerInfo(
     local_rank=0, global_rank=0, role_rank=0, world_size=1, role_world_size=1, pid=77
 )
 GROUP = make_group(workers=(WORKER,))
+CONTEXT = PluginContext("job", "role", "host", settings={"start_method": "spawn", "options": {}})
 STARTED = notifications.WorkersStarted(GROUP)
+FINISHED = notifications.LaunchFinished(GROUP, None)
 ENDS = [
     notifications.WorkerExitSeen(GROUP, WorkerExit(WORKER, 0, False)),
     notifications.Stopping(GROUP, StopStep("signalled", 15, (0,), 0.0)),
@@ -65,7 +69,7 @@ class StackScript:
         self._left = []
 
     def watch(self):
-        return ImportWatch(self, pause=0.0, clock=self.clock)
+        return ImportWatch(CONTEXT, self, pause=0.0, clock=self.clock)
 
     def __call__(self, pid):
         self.pids.append(pid)
@@ -76,6 +80,12 @@ class StackScript:
         if isinstance(stack, Exception):
             raise stack
         return stack
+
+
+@pytest.fixture(autouse=True)
+def _shown_lines(caplog):
+    """Advice is logged, so it is of use."""
+    caplog.set_level("INFO", "plaunch")
 
 
 def threads():
@@ -110,16 +120,19 @@ def play(watch, rounds):
         ),
     ],
 )
-def test_each_restart_is_sampled_until_the_advice_is_known(stacks, rounds, looks, is_advised):
+def test_each_restart_is_sampled_until_the_advice_is_known(
+    stacks, rounds, looks, is_advised, caplog
+):
     seen = StackScript(*stacks)
     watch = seen.watch()
     play(watch, rounds)
-    assert bool(watch.close()) == is_advised
+    watch(FINISHED)
+    assert ("imported torch again" in caplog.text) == is_advised
     assert seen.pids == [77] * looks
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
-def test_the_end_of_a_round_does_not_wait_for_a_sample(end, gate):  # noqa: F811
+def test_the_end_of_a_round_does_not_wait_for_a_sample(end, gate, caplog):  # noqa: F811
     entered = threading.Event()
 
     def look(pid):
@@ -127,14 +140,15 @@ def test_the_end_of_a_round_does_not_wait_for_a_sample(end, gate):  # noqa: F811
         gate.wait()
         return IN_TORCH
 
-    watch = ImportWatch(look, pause=0.0)
+    watch = ImportWatch(CONTEXT, look, pause=0.0)
     watch(STARTED)
     entered.wait()
     watch(end)  # which would wait for ever
     assert threads()
     gate.set()
     wait_for_threads()
-    assert watch.close() == ""
+    watch(FINISHED)
+    assert caplog.messages == []
 
 
 def test_a_round_may_be_too_short_for_a_stack(caplog):
@@ -148,7 +162,7 @@ def test_a_round_may_be_too_short_for_a_stack(caplog):
         raise OSError("no interpreter yet")
 
     pids = []
-    watch = ImportWatch(look, pause=0.0)
+    watch = ImportWatch(CONTEXT, look, pause=0.0)
     play(watch, 2)
     assert pids == [77, 77]
     assert caplog.text.count("cannot be sampled: no interpreter yet") == 2
@@ -167,7 +181,7 @@ def test_sampling_stops_where_it_is_impossible(error, looks, caplog):
     seen = StackScript(error)
     watch = seen.watch()
     play(watch, 3)
-    assert watch.close() == ""
+    watch(FINISHED)
     assert len(seen.pids) == looks
     (record,) = caplog.records
     assert record.levelname == "DEBUG"
@@ -184,16 +198,39 @@ def test_an_endless_import_is_sampled_for_a_bounded_time():
 def test_a_thread_cannot_be_started(monkeypatch, caplog):
     caplog.set_level("DEBUG", "plaunch")
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("no more threads")))
-    watch = ImportWatch(raising(AssertionError("nobody looks")))
+    seen = StackScript(IN_TORCH)
+    watch = seen.watch()
     watch(STARTED)
-    assert watch.close() == ""
+    watch(FINISHED)
     assert "no more threads" in caplog.text
+    assert seen.pids == []
 
 
 def test_a_worker_without_a_process_is_not_sampled():
-    watch = ImportWatch(raising(AssertionError("nobody looks")), pause=0.0)
-    watch(notifications.WorkersStarted(make_group()))
+    seen = StackScript(IN_TORCH)
+    seen.watch()(notifications.WorkersStarted(make_group()))
     assert not threads()
+    assert seen.pids == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_useful"),
+    [
+        ({"start_method": "spawn", "options": {}}, True),
+        ({"start_method": "spawn", "options": {"preload": "torch"}}, False),
+        ({"start_method": "fork", "options": {}}, False),
+    ],
+)
+def test_preloading_is_possible_and_not_used_yet(settings, is_useful):
+    assert may_preload(settings) == is_useful
+
+
+def test_advice_that_is_not_shown_needs_no_samples(caplog):
+    caplog.set_level("WARNING", "plaunch")
+    seen = StackScript(IN_TORCH)
+    seen.watch()(STARTED)
+    assert not threads()
+    assert seen.pids == []
 
 
 # --- a real process -------------------------------------------------------------------------------

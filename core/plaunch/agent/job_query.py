@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from plaunch.agent import Control
+    from plaunch.agent.extensions import Control
 
 MAX_CALLS = 8  # recent calls that a published answer names
 

@@ -1,0 +1,123 @@
+"""The engine `slurm:batch`: submits a batch script with one launcher on each node."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+from plaunch_engines.slurm_programs import ask_slurm, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch.engines import EngineRequest
+
+_TOKEN = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={job}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --requeue
+#SBATCH --open-mode=append
+{directives}
+srun --ntasks="$SLURM_JOB_NUM_NODES" --cpu-bind=none {srun} \\
+    {python} -m plaunch --scheduler=slurm \\
+    {arguments}
+"""
+_SUBMIT_TIMEOUT = 60.0  # seconds
+
+
+class SlurmBatchEngine:
+    """Submits a job that continues without this command.
+
+    Args:
+        request: what the user requests.
+        options: options of sbatch.
+
+    Raises:
+        UsageError: Slurm is not installed, or the number of nodes is missing.
+    """
+
+    def __init__(self, request: EngineRequest, options: Sequence[str]) -> None:
+        require("sbatch")
+        if request.max_nodes is None or request.min_nodes is None:
+            raise UsageError("--on=slurm:batch needs a number of nodes (--nnodes)")
+        self._min_nodes = request.min_nodes
+        self._nodes = request.max_nodes + request.spares
+        self._folder = request.folder
+        self._name = request.job
+        self._options = options
+
+    def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:
+        """Write the script to the working folder, submit it, and print how to follow it.
+
+        Raises:
+            UsageError: the script cannot be written, or Slurm rejects it.
+        """
+        path = Path(self._folder, f"{self._name}.sbatch")
+        try:
+            path.write_text(self.script(arguments))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            submitted = subprocess.run(
+                ["sbatch", "--parsable", str(path)],
+                env={_TOKEN: secrets.token_hex(32), **os.environ},
+                capture_output=True,
+                timeout=_SUBMIT_TIMEOUT,
+                check=False,
+                encoding="utf-8",
+            )
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"sbatch has not answered for {_SUBMIT_TIMEOUT:g} s") from None
+        if submitted.returncode != 0:
+            path.unlink()
+            lines = submitted.stderr.strip().splitlines()
+            raise UsageError(f"the job was not submitted: {'; '.join(lines)}")
+        job = submitted.stdout.strip().partition(";")[0]
+        output = re.search(r"StdOut=(\S+)", ask_slurm("scontrol", "show", "job", job))
+        show(f"submitted job {job} ({path})")
+        show(f"output: tail -F {output[1] if output else f'slurm-{job}.out'}")
+        show(f"state: squeue --jobs={job}    end: scancel {job}")
+        return 0
+
+    def script(self, arguments: Sequence[str]) -> str:
+        """Return the batch script.
+
+        Args:
+            arguments: as for `launch`.
+        """
+        # With nodes to spare, the job survives a launcher or a node that is lost.
+        is_elastic = self._min_nodes < self._nodes
+        options = ["--no-kill", *self._options] if is_elastic else self._options
+        return _SCRIPT.format(
+            job=self._name,
+            nodes=self._nodes,
+            directives="".join(f"#SBATCH {option}\n" for option in _lines(options)),
+            srun="--no-kill" if is_elastic else "--kill-on-bad-exit",
+            python=shlex.quote(sys.executable),
+            arguments=shlex.join(arguments),
+        )
+
+    def close(self) -> None:
+        """Do nothing: the job belongs to Slurm."""
+
+
+def _lines(words: Sequence[str]) -> list[str]:
+    """Return each option with its value, which may be the next word, for one line."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += " " + shlex.quote(word)
+    return lines
