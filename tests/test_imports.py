@@ -51,6 +51,7 @@ HEAVY = {
     "google": {"plaunch_rendezvous_etcd.protocol"},
     "grpc": {"plaunch_rendezvous_etcd.protocol"},
     "jinja2": {"plaunch_report.page"},
+    "kubernetes": {"plaunch_engines.kubernetes_client"},
     "numpy": set(),
     "opentelemetry": {"plaunch_events.otel_export"},
     "prometheus_client": {"plaunch_status.prometheus"},
@@ -67,6 +68,8 @@ HEAVY = {
         "plaunch_torchrun.elastic.control_plane",
         "plaunch_worker_store.serving",  # runs in the workers' interpreter
     },
+    "urllib3": {"plaunch_engines.kubernetes_client"},
+    "yaml": {"plaunch_engines.kubernetes_template"},
 }
 
 

@@ -43,6 +43,12 @@ class BatchEngine(Protocol):
     """Launches a whole job on a system that starts the agents itself, and restarts them.
 
     The agents get their number, endpoint and run id from that system (`--scheduler`).
+
+    Attributes:
+        has_own_files: whether the nodes do not have the files of this machine, so that the script
+            is not looked for here. May be missing, which means false.
+        used_options: those of `node_python`, `pass_env` and `start_limit` that have an effect; the
+            others are usage errors. May be missing, which means none.
     """
 
     def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:

@@ -68,7 +68,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
         "restart_policies": ["always", "never", "standard"],
         "health_checks": ["command", "disk", "gpu", "memory", "network"],
         "schedulers": ["kubernetes", "mpi", "none", "slurm"],
-        "engines": ["local", "ray", "slurm", "ssh"],
+        "engines": ["kubernetes", "local", "ray", "slurm", "ssh"],
     }
     for kind in KINDS:
         for name in manager.names(kind):

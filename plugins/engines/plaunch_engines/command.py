@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,15 @@ from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
 from plaunch.plugin import ENGINES
 
-from plaunch_engines.driver import JobDriver
+from plaunch_engines.driver import STOPS, JobDriver
 from plaunch_engines.output import MergedOutput
 from plaunch_engines.plan import JobPlan, passed_environment, refuse_agents_options, script_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plaunch.cli import Arguments, Invocation
-    from plaunch.engines import Engine
+    from plaunch.engines import BatchEngine, Engine
     from plaunch.plugin import PluginManager
 
 _ELASTIC = "c10d"
@@ -34,7 +37,6 @@ def run_on_nodes(invocation: Invocation) -> int:
     """
     args = invocation.parsed()
     refuse_agents_options(args)
-    invocation.command()  # a usage error before anything is started
     name, _, where = args.on.partition(":")
     manager = invocation.create_manager()
     manager.check_name(ENGINES, name)
@@ -45,28 +47,52 @@ def run_on_nodes(invocation: Invocation) -> int:
     request = _request(args, where, own)
     engine = manager.make(ENGINES, name, request)
     try:
+        if not args.training_script or not getattr(engine, "has_own_files", False):
+            invocation.command()  # a usage error before anything is started
         words = [w for dest, given in args.option_words if dest not in others for w in given]
-        program = [args.training_script, *args.training_script_args]
+        program = [str(args.training_script), *args.training_script_args]
         if hasattr(engine, "launch"):
-            _refuse_options_of_driver(args)
-            code: int = engine.launch(
-                [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
+            _refuse_options_of_driver(args, engine)
+            return _launch(
+                engine, [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
             )
-            return code
         plan = _plan(args, engine, request, words, manager)
         return _drive(engine, plan, invocation.stream.fileno())
     finally:
         engine.close()
 
 
-def _refuse_options_of_driver(args: Arguments) -> None:
+def _launch(engine: BatchEngine, arguments: list[str], show: Callable[[str], None]) -> int:
+    """Let a batch engine launch the job; stop signals raise KeyboardInterrupt in it."""
+    received: list[int] = []
+
+    def interrupt(signum: int, frame: object) -> None:
+        received.append(signum)
+        raise KeyboardInterrupt
+
+    # Those that are ignored, as with nohup, stay so.
+    signals = [each for each in STOPS if signal.getsignal(each) is not signal.SIG_IGN]
+    previous = {each: signal.signal(each, interrupt) for each in signals}
+    try:
+        return engine.launch(arguments, show)
+    except KeyboardInterrupt:
+        if not received:
+            raise
+        return 128 + received[0]
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+def _refuse_options_of_driver(args: Arguments, engine: BatchEngine) -> None:
     """Refuse options of agents that this command starts, with an engine that does not let it.
 
     Raises:
         UsageError: one is given.
     """
+    used = getattr(engine, "used_options", ())
     for dest in ("node_python", "pass_env", "start_limit"):
-        if args.is_given(dest):
+        if args.is_given(dest) and dest not in used:
             name = dest.replace("_", "-")
             raise UsageError(f"--{name} has no effect with --on={args.on}; leave it out")
 

@@ -31,8 +31,8 @@ _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is
 _LAST_WAIT = 10.0  # seconds for agents to end after the job is over, and after `stop`
 _CONSOLE_WAIT = 5.0  # seconds for a slow reader at the end
 _MAX_REPLACED = 3  # replacements for each node of the job, in all
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_FORWARDED = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FORWARDED = (*STOPS, signal.SIGUSR1, signal.SIGUSR2)
 _KILL_AFTER = 3  # stop signals after which agents are killed: the first stops, the second hurries
 
 
@@ -140,7 +140,7 @@ class JobDriver:
 
     def _take_signals(self, numbers: bytes) -> None:
         for number in numbers:
-            if number in _STOPS:
+            if number in STOPS:
                 self._job.signals.append(number)
                 if len(self._job.signals) == 1 and not self._is_running():
                     self._kill_all()

@@ -8,7 +8,7 @@ OPTIONS = (
     Option(
         ("--on",),
         "start one agent on each node, through an engine: local:N, ssh:HOST,HOST, ssh:@FILE, "
-        "slurm, ray, or a plugin's; all other options are those of each agent",
+        "slurm, ray, kubernetes, or a plugin's; all other options are those of each agent",
         metavar="ENGINE[:WHERE]",
         plugins="engines",
         command="plaunch_engines.command:run_on_nodes",
@@ -75,5 +75,35 @@ OPTIONS = (
         metavar="SECONDS",
         read=seconds(LIMIT),
         has_variable=False,
+    ),
+    Option(
+        ("--kubernetes-image",),
+        "with --on=kubernetes: the image of the pods, which has plaunch and the script",
+        metavar="IMAGE",
+    ),
+    Option(
+        ("--kubernetes-namespace",),
+        "with --on=kubernetes: the namespace (default: that of the current context)",
+        metavar="NAME",
+    ),
+    Option(
+        ("--kubernetes-kind",),
+        "with --on=kubernetes: an Indexed Job, a JobSet, or a TrainJob of Kubeflow Trainer "
+        "(default: job)",
+        default="job",
+        metavar="KIND",
+        choices=("job", "jobset", "trainjob"),
+    ),
+    Option(
+        ("--kubernetes-resources",),
+        "with --on=kubernetes: resources of each pod, such as nvidia.com/gpu=8,memory=512Gi",
+        metavar="NAME=AMOUNT,...",
+    ),
+    Option(
+        ("--kubernetes-template",),
+        "with --on=kubernetes: a YAML file with parts of the manifests, which replace or complete "
+        "those that plaunch writes",
+        metavar="FILE",
+        path="file",
     ),
 )

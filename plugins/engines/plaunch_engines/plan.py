@@ -129,7 +129,11 @@ def refuse_agents_options(args: Arguments) -> None:
 
 
 def passed_environment(
-    environ: Mapping[str, str], patterns: Iterable[str], *, has_token: bool = True
+    environ: Mapping[str, str],
+    patterns: Iterable[str],
+    *,
+    has_token: bool = True,
+    usual: Iterable[str] = _PASSED,
 ) -> dict[str, str]:
     """Return the variables that agents get.
 
@@ -137,8 +141,9 @@ def passed_environment(
         environ: this process's environment.
         patterns: further names; a final `*` stands for any characters.
         has_token: whether there is a new token if the environment has none.
+        usual: the names that are always passed.
     """
-    wanted = [*_PASSED, *patterns]
+    wanted = [*usual, *patterns]
     passed = {
         name: value
         for name, value in environ.items()

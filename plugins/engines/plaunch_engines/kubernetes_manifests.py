@@ -1,0 +1,232 @@
+"""The manifests of a job on Kubernetes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Manifest = dict[str, Any]
+
+CONTAINER = "node"  # also the name of JobSet's replicated job; those of Kubeflow's runtimes
+TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
+_TOKEN_KEY = "token"  # noqa: S105 - in the Secret
+_KEPT = 3600  # seconds that a finished job stays, for kubectl
+_GRACE = 60  # seconds for a pod to end; agents give their workers 30
+_GENERATIONS = 3  # times that lost pods are replaced, if all pods of a job end with each of them
+# Other pods may help after these: the rendezvous, the machine or its memory was the problem.
+_REPLACED_CODES = (
+    ExitCode.RENDEZVOUS_TIMEOUT,
+    ExitCode.CONTROL_PLANE_LOST,
+    ExitCode.UNKILLABLE_WORKER,
+    ExitCode.NODE_EXCLUDED,
+    ExitCode.HANG,
+    137,
+)
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """A kind of objects that run a job.
+
+    Args:
+        kind: its name in manifests.
+        api: its group and version.
+        plural: its name in the API.
+        selector: the labels of the pods that run agents; `{name}` stands for the object's name.
+        product: what has to be installed in the cluster for it; empty for Kubernetes itself.
+    """
+
+    kind: str
+    api: str
+    plural: str
+    selector: str
+    product: str = ""
+
+
+KINDS = {
+    "job": JobKind("Job", "batch/v1", "jobs", "batch.kubernetes.io/job-name={name}"),
+    "jobset": JobKind(
+        "JobSet",
+        "jobset.x-k8s.io/v1alpha2",
+        "jobsets",
+        "jobset.sigs.k8s.io/jobset-name={name}",
+        "JobSet",
+    ),
+    # Its pods belong to a JobSet of the same name, which may also have pods that fetch data.
+    "trainjob": JobKind(
+        "TrainJob",
+        "trainer.kubeflow.org/v1alpha1",
+        "trainjobs",
+        "jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/replicatedjob-name=" + CONTAINER,
+        "Kubeflow Trainer",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodJob:
+    """A job of which each pod runs one agent.
+
+    Args:
+        name: of all objects.
+        kind: a key of `KINDS`.
+        namespace: empty for that of the context.
+        image: of the pods; empty if the template has it.
+        command: the program of the pods.
+        arguments: its arguments.
+        env: variables of the pods, without the token.
+        token: the token of the job.
+        min_nodes: the smallest number of pods with which the job runs.
+        max_nodes: the number of pods.
+        resources: resources of each pod, by name.
+    """
+
+    name: str
+    kind: str
+    arguments: Sequence[str]
+    token: str
+    min_nodes: int
+    max_nodes: int
+    namespace: str = ""
+    image: str = ""
+    command: Sequence[str] = ("plaunch",)
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
+
+    def manifests(self) -> list[Manifest]:
+        """Return what is to be created; the last one is the job."""
+        created = {"job": self._job, "jobset": self._job_set, "trainjob": self._train_job}
+        first = [self._secret()]
+        if self.kind == "job":  # the others create it
+            first.append(self._service())
+        return [*first, created[self.kind]()]
+
+    def _object(self, kind: str, api: str, **fields: Any) -> Manifest:
+        metadata: Manifest = {"name": self.name}
+        if self.namespace:
+            metadata["namespace"] = self.namespace
+        return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}
+
+    def _secret(self) -> Manifest:
+        return self._object("Secret", "v1", type="Opaque", stringData={_TOKEN_KEY: self.token})
+
+    def _service(self) -> Manifest:
+        selector = {"batch.kubernetes.io/job-name": self.name}
+        return self._object(
+            "Service",
+            "v1",
+            spec={"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector},
+        )
+
+    def _job(self) -> Manifest:
+        kind = KINDS["job"]
+        spec = {"ttlSecondsAfterFinished": _KEPT, **self._job_spec(subdomain=self.name)}
+        return self._object(kind.kind, kind.api, spec=spec)
+
+    def _job_set(self) -> Manifest:
+        kind = KINDS["jobset"]
+        job = {"name": CONTAINER, "replicas": 1, "template": {"spec": self._job_spec()}}
+        network = {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+        return self._object(
+            kind.kind,
+            kind.api,
+            spec={
+                "network": network,
+                "replicatedJobs": [job],
+                "ttlSecondsAfterFinished": _KEPT,
+            },
+        )
+
+    def _train_job(self) -> Manifest:
+        kind = KINDS["trainjob"]
+        trainer = {
+            "numNodes": self.max_nodes,
+            **self._program(),
+            **({"resourcesPerNode": self._resources()} if self.resources else {}),
+        }
+        return self._object(
+            kind.kind,
+            kind.api,
+            spec={"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
+        )
+
+    def _job_spec(self, **pod: str) -> Manifest:
+        counts: Manifest = {"completions": self.max_nodes, "parallelism": self.max_nodes}
+        codes = list(_REPLACED_CODES)
+        disrupted = {"type": "DisruptionTarget", "status": "True"}
+        if self.min_nodes < self.max_nodes:
+            # A pod that arrives after the end of the job ends with 112.
+            counts["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+            codes.append(ExitCode.RENDEZVOUS_CLOSED)
+        return {
+            "completionMode": "Indexed",
+            **counts,
+            "backoffLimit": _GENERATIONS * self.max_nodes,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [disrupted]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": CONTAINER,
+                            "operator": "NotIn",
+                            "values": sorted(map(int, codes)),
+                        },
+                    },
+                ]
+            },
+            "template": {"spec": {**pod, **self._pod_spec()}},
+        }
+
+    def _pod_spec(self) -> Manifest:
+        container: Manifest = {"name": CONTAINER, **self._program()}
+        if self.resources:
+            container["resources"] = self._resources()
+        container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": _GRACE,
+            "containers": [container],
+            # The default of 64 MiB is too small for data loaders.
+            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        }
+
+    def _program(self) -> Manifest:
+        env: list[Manifest] = [
+            {"name": name, "value": escape(value)} for name, value in sorted(self.env.items())
+        ]
+        if "PET_RDZV_ID" not in self.env:  # it differs each time that the manifest is applied
+            label = "metadata.labels['batch.kubernetes.io/controller-uid']"
+            source: Manifest = {"fieldRef": {"fieldPath": label}}
+            env.append({"name": "PET_RDZV_ID", "valueFrom": source})
+        source = {"secretKeyRef": {"name": self.name, "key": _TOKEN_KEY}}
+        env.append({"name": TOKEN_VARIABLE, "valueFrom": source})
+        return {
+            **({"image": self.image} if self.image else {}),
+            "command": [escape(word) for word in self.command],
+            "args": [*self._first_arguments(), *map(escape, self.arguments)],
+            "env": env,
+        }
+
+    def _first_arguments(self) -> list[str]:
+        """Return the options that precede those of the user, which have priority."""
+        low, high = self.min_nodes, self.max_nodes
+        nodes = f"--nnodes={high}" if low == high else f"--nnodes={low}:{high}"
+        if self.kind != "trainjob":
+            return ["--scheduler=kubernetes", nodes]
+        # Kubeflow Trainer sets PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT.
+        endpoint = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
+        return [nodes, "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
+
+    def _resources(self) -> Manifest:
+        return {"limits": dict(self.resources)}
+
+
+def escape(text: str) -> str:
+    """Protect a text from the kubelet, which replaces `$(NAME)`, and `$$` by `$`."""
+    return text.replace("$", "$$")

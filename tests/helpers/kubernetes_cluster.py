@@ -1,0 +1,390 @@
+"""A cluster for tests: an API server with state, controllers, and a kubelet that runs processes.
+
+It is not Kubernetes. It has what `--on=kubernetes` uses, as far as the documentation describes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import re
+import secrets
+import threading
+import uuid
+import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from helpers.kubelet import Pod, now
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+RESERVED = {f"PET_{n}" for n in "NNODES NPROC_PER_NODE NODE_RANK MASTER_ADDR MASTER_PORT".split()}
+KINDS = {
+    "secrets": "Secret", "services": "Service", "jobs": "Job", "jobsets": "JobSet",
+    "trainjobs": "TrainJob",
+}  # fmt: skip
+VERSION = "1.37.0"  # of the schemas that objects are checked with
+
+
+class Refused(Exception):
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+class FakeCluster:
+    """Args:
+    network: a `helpers.network.Network` with a node for each pod, or None if none runs.
+    folder: for files, and the working folder of containers.
+    """
+
+    namespaces = ("default", "team")
+    images = ("train:1",)
+
+    def __init__(self, folder, network=None):
+        self.folder, self._network = folder, network
+        self.lock = threading.RLock()
+        self.objects = {}  # by plural and name
+        self.pods = []
+        self.every_pod = []
+        self.events = []
+        self.forbidden = set()  # such as "create secrets"
+        self.missing = set()  # plurals that are not installed
+        self.requests = []
+        self.cut_logs_after = None  # lines, after which a connection ends once
+        self.is_closed = False
+        self.fails = 0  # requests to answer with 503
+        cluster = self
+
+        class Handler(_Handler):
+            pass
+
+        Handler.cluster = cluster
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self.kubeconfig = folder / "kubeconfig"
+        named = {
+            "clusters": {"cluster": {"server": self.url}},
+            "users": {"user": {"token": "t"}},
+            "contexts": {"context": {"cluster": "x", "user": "x", "namespace": "team"}},
+        }
+        config = {name: [{"name": "x", **entry}] for name, entry in named.items()}
+        config |= {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+        self.kubeconfig.write_text(json.dumps(config))
+
+    def close(self):
+        self.is_closed = True
+        self._server.shutdown()
+        self._server.server_close()
+        for pod in self.every_pod:
+            pod.kill()
+
+    def get(self, plural, name):
+        with self.lock:
+            return self.objects.get((plural, name))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def create(self, plural, namespace, body, is_trial):
+        kind = KINDS[plural]
+        if namespace not in self.namespaces:
+            raise Refused(404, f'namespaces "{namespace}" not found')
+        if plural in ("jobs", "secrets", "services"):
+            import kubernetes_validate
+
+            # It imports what is deprecated.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    kubernetes_validate.validate(body, VERSION, strict=True)
+                except kubernetes_validate.ValidationError as error:
+                    text = f"{kind} in version v1 cannot be handled: {error.message}"
+                    raise Refused(400, text) from error
+        if plural == "trainjobs":
+            names = {entry["name"] for entry in body["spec"]["trainer"].get("env", [])}
+            if names & RESERVED:
+                raise Refused(422, f"must not have reserved envs: {sorted(names & RESERVED)}")
+        body = copy.deepcopy(body)
+        body["metadata"] |= {"uid": str(uuid.uuid4()), "namespace": namespace}
+        if is_trial:
+            return body
+        with self.lock:
+            self.objects[plural, body["metadata"]["name"]] = body
+            start = {"jobs": self._start_job, "jobsets": self._start_job_set}
+            start.get(plural, self._start_train_job if plural == "trainjobs" else id)(body)
+        return body
+
+    def delete(self, plural, name):
+        with self.lock:
+            found = self.objects.get((plural, name))
+            if found is None:
+                raise Refused(404, f'{plural} "{name}" not found')
+            found["metadata"]["deletionTimestamp"] = now()
+            self._delete_owned(found)
+        self._collect()
+
+    def _owned(self, owner):
+        uid = owner["metadata"]["uid"]
+        for key, each in self.objects.items():
+            if any(ref["uid"] == uid for ref in each["metadata"].get("ownerReferences", ())):
+                yield key, each
+
+    def _delete_owned(self, owner):
+        for _, each in self._owned(owner):
+            each["metadata"]["deletionTimestamp"] = now()
+            self._delete_owned(each)
+        for pod in self.pods:
+            if pod.manifest["metadata"]["labels"].get("owner") == owner["metadata"]["uid"]:
+                pod.stop()
+
+    def _collect(self):
+        """Remove objects that are deleted and own no pod any more."""
+        with self.lock:
+            deleted = {
+                k: v for k, v in self.objects.items() if "deletionTimestamp" in v["metadata"]
+            }
+            uids = {each["metadata"]["uid"] for each in deleted.values()}
+            for pod in list(self.pods):
+                if pod.is_ended and pod.manifest["metadata"]["labels"]["owner"] in uids:
+                    self.pods.remove(pod)
+            if not any(p.manifest["metadata"]["labels"]["owner"] in uids for p in self.pods):
+                for key in deleted:
+                    del self.objects[key]
+
+    # --- controllers ------------------------------------------------------------------------------
+
+    def _start_train_job(self, train_job):
+        trainer, name = train_job["spec"]["trainer"], train_job["metadata"]["name"]
+        rank = f"metadata.annotations['{INDEX}']"
+        env = [
+            *trainer.get("env", []),
+            {"name": "PET_NNODES", "value": str(trainer["numNodes"])},
+            {"name": "PET_NPROC_PER_NODE", "value": "auto"},
+            {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": rank}}},
+            {"name": "PET_MASTER_ADDR", "value": f"{name}-node-0-0.{name}"},
+            {"name": "PET_MASTER_PORT", "value": "29500"},
+        ]
+        container = {"name": "node", "image": trainer["image"], "env": env}
+        container |= {key: trainer[key] for key in ("command", "args")}
+        job = {
+            "completionMode": "Indexed",
+            "completions": trainer["numNodes"],
+            "backoffLimit": 0,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        }
+        spec = {"replicatedJobs": [{"name": "node", "template": {"spec": job}}]}
+        self._own(train_job, "jobsets", name, {"spec": spec}, {})
+
+    def _start_job_set(self, job_set):
+        name = job_set["metadata"]["name"]
+        for each in job_set["spec"]["replicatedJobs"]:
+            body = copy.deepcopy(each["template"])
+            body["spec"]["template"]["spec"]["subdomain"] = name
+            labels = {
+                "jobset.sigs.k8s.io/jobset-name": name,
+                "jobset.sigs.k8s.io/replicatedjob-name": each["name"],
+            }
+            self._own(job_set, "jobs", f"{name}-{each['name']}-0", body, labels)
+
+    def _own(self, owner, plural, name, body, labels):
+        body["metadata"] = {
+            "name": name,
+            "uid": str(uuid.uuid4()),
+            "labels": labels,
+            "ownerReferences": [{"uid": owner["metadata"]["uid"]}],
+        }
+        self.objects[plural, name] = body
+        (self._start_job if plural == "jobs" else self._start_job_set)(body)
+
+    def _start_job(self, job):
+        for index in range(job["spec"]["completions"]):
+            self._start_pod(job, index)
+
+    def _start_pod(self, job, index):
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        spec = copy.deepcopy(job["spec"]["template"]["spec"])
+        spec["hostname"] = f"{name}-{index}"
+        for container in spec["containers"]:
+            text = f"metadata.annotations['{INDEX}']"
+            source = {"fieldRef": {"fieldPath": text}}
+            container["env"].append({"name": "JOB_COMPLETION_INDEX", "valueFrom": source})
+        manifest = {
+            "metadata": {
+                "name": f"{name}-{index}-{secrets.token_hex(3)[:5]}",
+                "creationTimestamp": now(9),
+                "labels": {
+                    **job["metadata"].get("labels", {}),
+                    "batch.kubernetes.io/job-name": name,
+                    "batch.kubernetes.io/controller-uid": uid,
+                    "owner": uid,
+                },
+                "annotations": {INDEX: str(index)},
+            },
+            "spec": spec,
+            "status": {"phase": "Pending"},
+        }
+        within = self._network.within(index) if self._network else ()
+        pod = Pod(self, manifest, within, self.folder)
+        self.pods.append(pod)
+        self.every_pod.append(pod)
+        pod.thread.start()
+
+    def hosts_of(self, pod):
+        """Return /etc/hosts of a pod, in which the others are, as there is no DNS."""
+        spec = pod.manifest["spec"]
+        lines = ["# Kubernetes-managed hosts file.", "127.0.0.1 localhost"]
+        for other in self.pods:
+            host, service = other.manifest["spec"]["hostname"], spec["subdomain"]
+            index = int(other.manifest["metadata"]["annotations"][INDEX])
+            full = f"{host}.{service}.team.svc.cluster.local"
+            if other is pod:
+                lines.append(f"{self._network.address(index)} {full} {host}")
+            lines.append(f"{self._network.address(index)} {host}.{service}")
+        return "\n".join(lines) + "\n"
+
+    def pod_ended(self, pod):
+        """Do what the controller of Jobs does."""
+        if self.is_closed:
+            return
+        with self.lock:
+            uid = pod.manifest["metadata"]["labels"]["owner"]
+            jobs = [each for each in self.objects.values() if each["metadata"]["uid"] == uid]
+            if not jobs:  # deleted
+                return
+            (job,) = jobs
+            own = [p for p in self.pods if p.manifest["metadata"]["labels"]["owner"] == uid]
+            if "deletionTimestamp" not in job["metadata"] and "status" not in job:
+                self._decide(job, pod, own)
+            if job.get("target") and all(each.is_ended for each in own):
+                self._finish(job, *job.pop("target"))
+        self._collect()
+
+    def _decide(self, job, pod, own):
+        spec = job["spec"]
+        if pod.code == 0:
+            ended = [each.manifest for each in own if each.is_ended and each.code == 0]
+            done = {manifest["metadata"]["annotations"][INDEX] for manifest in ended}
+            if len(done) == spec["completions"]:
+                self._finish(job, "Complete", "")
+            return
+        for rule in spec.get("podFailurePolicy", {}).get("rules", ()):
+            codes = rule.get("onExitCodes")
+            if codes and codes["operator"] == "NotIn" and pod.code not in codes["values"]:
+                job["target"] = ("Failed", "PodFailurePolicy")
+        job["failures"] = job.get("failures", 0) + 1
+        if job["failures"] > spec["backoffLimit"]:
+            job["target"] = ("Failed", "BackoffLimitExceeded")
+        if "target" in job:
+            for each in own:
+                each.stop()
+        else:
+            pod.manifest["metadata"]["labels"]["replaced"] = "yes"
+            self._start_pod(job, int(pod.manifest["metadata"]["annotations"][INDEX]))
+
+    def _finish(self, each, kind, reason):
+        names = {"jobsets": {"Complete": "Completed"}}
+        plural = next(key[0] for key, value in self.objects.items() if value is each)
+        condition = {"type": names.get(plural, {}).get(kind, kind), "status": "True"}
+        each["status"] = {"conditions": [condition | ({"reason": reason} if reason else {})]}
+        uids = {ref["uid"] for ref in each["metadata"].get("ownerReferences", ())}
+        for owner in list(self.objects.values()):
+            if owner["metadata"]["uid"] in uids:
+                self._finish(owner, kind, reason)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    cluster = None
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        self._answer("get")
+
+    def do_POST(self):
+        self._answer("create")
+
+    def do_DELETE(self):
+        self._answer("delete")
+
+    def _answer(self, verb):
+        cluster = self.cluster
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        match = re.fullmatch(
+            r"/apis?/(?:[\w.-]+/)?\w+/namespaces/([^/]+)/(\w+)(?:/([^/]+))?(/log)?", url.path
+        )
+        namespace, plural, name, is_log = match.groups()
+        cluster.requests.append((verb, plural, name, query))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            try:
+                if cluster.fails > 0:
+                    cluster.fails -= 1
+                    raise Refused(503, "the server is busy")
+                if f"{verb} {plural}" in cluster.forbidden:
+                    raise Refused(403, f'{plural} is forbidden: User "u" cannot {verb} resource')
+                if plural in cluster.missing:
+                    return self._send(404, b"404 page not found\n")
+                if is_log:
+                    return self._send_log(name, query)
+                reply = self._reply(verb, namespace, plural, name, query, body)
+                self._send(200, json.dumps(reply).encode())
+            except Refused as error:
+                status = {"kind": "Status", "code": error.status, "message": str(error)}
+                self._send(error.status, json.dumps(status).encode())
+        return None
+
+    def _reply(self, verb, namespace, plural, name, query, body):
+        cluster = self.cluster
+        if verb == "create":
+            assert query["fieldValidation"] == "Strict"
+            return cluster.create(plural, namespace, json.loads(body), "dryRun" in query)
+        with cluster.lock:
+            if verb == "delete":
+                cluster.delete(plural, name)
+                return {"kind": "Status", "status": "Success"}
+            if plural == "pods":
+                wanted = dict(part.split("=") for part in query["labelSelector"].split(","))
+                return {
+                    "items": [
+                        copy.deepcopy(pod.manifest)
+                        for pod in cluster.pods
+                        if wanted.items() <= pod.manifest["metadata"]["labels"].items()
+                    ]
+                }
+            if plural == "events":
+                return {"items": cluster.events}
+            found = cluster.get(plural, name)
+            if found is None:
+                raise Refused(404, f'{plural} "{name}" not found')
+            return copy.deepcopy(found)
+
+    def _send(self, status, data):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _send_log(self, name, query):
+        with self.cluster.lock:
+            pod = next((pod for pod in self.cluster.pods if pod.name == name), None)
+        if pod is None:
+            raise Refused(404, f'pods "{name}" not found')
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        since = query.get("sinceSeconds")
+        lines = pod.follow(None if since is None else int(since), query.get("follow") == "true")
+        for number, line in enumerate(lines):
+            if number == self.cluster.cut_logs_after:
+                self.cluster.cut_logs_after = None
+                self.close_connection = True
+                return
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+        self.wfile.write(b"0\r\n\r\n")
