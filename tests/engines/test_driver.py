@@ -201,14 +201,25 @@ def test_all_agents_get_what_they_must_agree_on():
         [
             "--nnodes=2",
             "--rdzv-endpoint=127.0.0.1:20000",
+            f"--node-rank={index}",
             f"--rdzv-conf=is_host={host}",
             "--local-addr=127.0.0.1",
             "--",
             "train.py",
         ]
-        for host in ("false", "true")
+        for index, host in enumerate(("true", "false"))
     ]
     assert [settings["env"] for settings in seen] == [{"A": "1"}, {"A": "1"}]
+
+
+def test_options_of_the_backend_are_completed():
+    arguments = plan(2, rdzv_conf="join_timeout=60").settings_of(1, "", "host:1")["arguments"]
+    assert "--rdzv-conf=join_timeout=60,is_host=false" in arguments
+
+
+def test_a_spare_takes_any_rank():
+    arguments = plan(3, max_nodes=2).settings_of(2, "", "host:1")["arguments"]
+    assert not [one for one in arguments if one.startswith("--node-rank")]
 
 
 def test_lines_have_the_name_of_their_node():

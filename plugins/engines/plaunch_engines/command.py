@@ -41,11 +41,13 @@ def run_on_nodes(invocation: Invocation) -> int:
     manager = invocation.create_manager()
     manager.check_name(ENGINES, name)
     own = {option.dest: value for option, value in manager.own_options(ENGINES, name, vars(args))}
+    request = _request(args, where, own)
+    engine = manager.make(ENGINES, name, request)
     # Those of plaunch's engines are nothing for agents, whichever engine is used.
     declared = manager.plugin_options(__name__.partition(".")[0])
     others = {*own, *(option.dest for plugin in declared for option in plugin.options)}
-    request = _request(args, where, own)
-    engine = manager.make(ENGINES, name, request)
+    if not hasattr(engine, "launch"):
+        others.add("rdzv_conf")  # to which the command adds, as the last one counts
     try:
         if not args.training_script or not getattr(engine, "has_own_files", False):
             invocation.command()  # a usage error before anything is started
@@ -164,6 +166,7 @@ def _plan(
             has_token=backend != _STATIC,  # which signs nothing, and refuses a token
         ),
         python=args.node_python or sys.executable,
+        rdzv_conf=args.rdzv_conf or "",
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
         is_static=backend == _STATIC,
         start_timeout=args.start_limit,

@@ -43,6 +43,7 @@ class JobPlan:
         folder: the working folder.
         env: the variables of each agent.
         python: the interpreter of the agents.
+        rdzv_conf: the options of the rendezvous backend.
         endpoint: the rendezvous endpoint; empty if the first node hosts it.
         is_static: whether the backend has given ranks.
         start_timeout: seconds for all agents to report.
@@ -59,6 +60,7 @@ class JobPlan:
     folder: str
     env: Mapping[str, str]
     python: str = sys.executable
+    rdzv_conf: str = ""
     endpoint: str = ""
     is_static: bool = False
     start_timeout: float = 60.0
@@ -93,8 +95,13 @@ class JobPlan:
             options += [f"--node-rank={index}", f"--master-addr={host}", f"--master-port={port}"]
         else:
             options.append(f"--rdzv-endpoint={endpoint}")
+            if index < self.max_nodes:  # spares and replacements take any rank
+                options.append(f"--node-rank={index}")
+            conf = self.rdzv_conf
             if not self.endpoint:
-                options.append(f"--rdzv-conf=is_host={str(index == 0).lower()}")
+                conf = ",".join(filter(None, [conf, f"is_host={str(index == 0).lower()}"]))
+            if conf:
+                options.append(f"--rdzv-conf={conf}")
         if address:
             options.append(f"--local-addr={address}")
         return {"arguments": [*options, "--", *self.program], "env": dict(self.env)}

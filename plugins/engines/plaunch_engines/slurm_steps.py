@@ -44,7 +44,7 @@ class SlurmHandle(AgentProcess):
     """An agent that is a job step.
 
     Args:
-        engine: tells it the job and the node.
+        engine: calls `place` once it knows the job and the node.
         command: the agent's command.
         env: the variables of srun and of the agent.
     """
