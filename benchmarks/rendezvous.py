@@ -39,8 +39,8 @@ from measuring import (
     print_platform,
 )
 from plaunch.errors import PlaunchError
+from plaunch.plugin import RENDEZVOUS
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import RENDEZVOUS
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, RendezvousStore, StoreAccess
 from plaunch_membership.testing import MemoryBoard, wrap_connections

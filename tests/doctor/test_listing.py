@@ -25,7 +25,9 @@ def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginSta
 def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     kinds = [(kind, [row.name for row in of]) for kind, of in groupby(rows, lambda row: row.kind)]
-    options = "chaos completion devices doctor dry_run events failure_bundle hang logs_default"
+    options = (
+        "chaos completion devices doctor dry_run engines events failure_bundle hang logs_default"
+    )
     more = "preload restarts schedulers settings_file signals stacks status testing timer"
     assert kinds == [
         ("plugin", ["control"]),
@@ -38,6 +40,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("restart_policies", ["always", "never", "standard"]),
         ("health_checks", ["command", "disk", "gpu", "memory", "network"]),
         ("schedulers", ["kubernetes", "mpi", "none", "slurm"]),
+        ("engines", ["kubernetes", "local", "ray", "slurm", "ssh"]),
     ]
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {
         ("plaunch", "ready", "", ())

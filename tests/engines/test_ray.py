@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
-from plaunch_engines.ray_actor import AgentProcess, clean_environment
+from plaunch_engines.ray_actor import AgentActor, clean_environment
 from plaunch_engines.ray_engine import RayEngine, read_address, read_resources
 
 from helpers.nodes import WORKER, write_whole
@@ -502,7 +502,7 @@ def test_the_environment_of_a_ray_worker_is_cleaned():
 
 
 def test_output_is_read_in_bounded_parts_to_its_end():
-    agent = AgentProcess()
+    agent = AgentActor()
     agent.start_process(
         [sys.executable, "-c", "import sys; print('x' * 200_000); sys.stderr.write(input())"]
     )
@@ -517,7 +517,7 @@ def test_output_is_read_in_bounded_parts_to_its_end():
 
 
 def test_an_agent_that_is_stopped():
-    agent = AgentProcess()
+    agent = AgentActor()
     agent.start_process(["sleep", "600"])
     agent.stop()
     while not (found := agent.read())[3]:

@@ -440,7 +440,7 @@ def test_a_host_without_plaunch(launch):
 
 def test_a_host_with_another_version(launch):
     program = (
-        "import runpy, sys; import plaunch._version as v; v.__version__ = '0.0.9'; "
+        "import runpy, sys; import plaunch; plaunch.__version__ = '0.0.9'; "
         "del sys.argv[1]; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
     )
     check_refused(

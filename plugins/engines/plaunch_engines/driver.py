@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from plaunch.durations import milliseconds
 from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
@@ -127,7 +128,7 @@ class JobDriver:
             by_fd = {fd: node for node in self._nodes for fd in node.fds()}
         for fd in by_fd:
             poller.register(fd, select.POLLIN)
-        for fd, _ in poller.poll(_INTERVAL * 1000):
+        for fd, _ in poller.poll(milliseconds(_INTERVAL)):
             if fd == self._wake_read:
                 self._take_signals(os.read(fd, 4096))
             elif fd in by_fd:

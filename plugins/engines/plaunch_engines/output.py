@@ -53,7 +53,7 @@ class MergedOutput:
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued = 0
         self._room, self._notify_room = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._is_writing = False
+        self._is_finished = False
         self._status = b""
         self._shown_at = -_STATUS_INTERVAL
         self._partial: dict[int, str] = {}  # by descriptor: the node of an unfinished line
@@ -103,11 +103,18 @@ class MergedOutput:
         self._put(STDERR, b"")
 
     def finish(self, seconds: float) -> bool:
-        """Erase the status line, and wait until all is written; False if it takes longer."""
+        """Erase the status line, and let the thread end when all is written.
+
+        Returns:
+            Whether that took at most `seconds`.
+        """
         self._status = b""
         self._put(STDERR, b"")
         with self._changed:
-            return self._changed.wait_for(lambda: not self._queue and not self._is_writing, seconds)
+            self._is_finished = True
+            self._changed.notify_all()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _put(self, fd: int, data: bytes) -> None:
         if self._has_status:
@@ -128,18 +135,18 @@ class MergedOutput:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue)
+                self._changed.wait_for(lambda: self._queue or self._is_finished)
+                if not self._queue:
+                    return
                 fd, data = self._queue.popleft()
                 while self._queue and self._queue[0][0] == fd and len(data) < 65536:
                     data += self._queue.popleft()[1]
-                self._is_writing = True
             with contextlib.suppress(OSError):  # the reader is gone
                 _write(self._stdout if fd == STDOUT else fd, data)
             with self._changed:
                 was_full = self._queued > _MAX_QUEUED
                 self._queued -= len(data)
                 has_room = was_full and self._queued <= _MAX_QUEUED
-                self._is_writing = False
                 self._changed.notify_all()
             if has_room:
                 os.write(self._notify_room, b"\0")

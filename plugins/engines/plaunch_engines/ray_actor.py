@@ -25,7 +25,7 @@ _MAX_READ = 32 << 10  # bytes
 _RAYS_VARIABLES = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")
 
 
-class AgentProcess:
+class AgentActor:
     """An agent as a child of a Ray worker. Its methods run on several threads."""
 
     def start(self, command: Sequence[str]) -> tuple[str, str]:

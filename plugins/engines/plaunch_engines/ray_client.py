@@ -167,7 +167,7 @@ class RayCluster:
 
         others = dict(self._resources)
         return (
-            ray.remote(concurrency_groups={"input": 1, "output": 1})(ray_actor.AgentProcess)
+            ray.remote(concurrency_groups={"input": 1, "output": 1})(ray_actor.AgentActor)
             .options(
                 num_cpus=others.pop("CPU", 0),
                 num_gpus=others.pop("GPU", 0),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UnknownNameError, UsageError
 from plaunch.plugin import (
+    ENGINES,
     EVENT_HANDLERS,
     HEALTH_CHECKS,
     KINDS,
@@ -261,7 +262,7 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: CheckSet
     options: Mapping[str, object] = {}
     if kind is EVENT_HANDLERS:
         _, options = find_event_handlers(manager, name, given.event_conf)[name]
-    if kind is RESTART_POLICIES:
+    if kind in (ENGINES, RESTART_POLICIES):
         own = manager.own_options(kind, name, given.options)
         options = {option.dest: value for option, value in own}
     if kind is HEALTH_CHECKS:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from plaunch.engines import EngineRequest
+from plaunch.errors import UsageError
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 
@@ -69,7 +70,10 @@ class EngineConformance(PluginSuite):
 
     def engine(self) -> Engine:
         """Create the engine; it is closed after the test."""
-        engine: Engine = self.thing(self.request())
+        try:
+            engine: Engine = self.thing(self.request())
+        except UsageError as error:
+            pytest.skip(f"it cannot be used here: {error}")
         if not hasattr(engine, "start"):
             pytest.skip("it is a BatchEngine, which starts no agents itself")
         self._engines.append(engine)
