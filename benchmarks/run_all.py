@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ class Benchmark:
         script: the program, in the folder of the benchmarks; takes `--json=FILE`.
         arguments: for a full run.
         quick: arguments for a quick run instead.
-        needs: its requirements: `torch`, `etcd`, `otel`.
+        needs: its requirements: `torch`, `etcd`, `otel`, `sshd`.
         if_there: more arguments if a requirement is installed, by requirement.
         if_missing: more arguments if a requirement is missing, by requirement.
     """
@@ -186,6 +187,13 @@ BENCHMARKS = (
         "control.py",
         quick=("--repeat=1",),
     ),
+    Benchmark(
+        "Engines",
+        "How soon the workers of one command for several nodes run, on this machine and over ssh.",
+        "engines.py",
+        quick=("--repeat=1", "--nodes=2", "--hosts=0"),
+        if_missing={"torch": "--no-torchrun", "sshd": "--hosts=0"},
+    ),
 )
 
 
@@ -194,6 +202,8 @@ def find_missing() -> dict[str, str]:
     missing = {}
     if find_spec("torch") is None:
         missing["torch"] = "torch is not installed"
+    if shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
+        missing["sshd"] = "sshd is not installed"
     if find_spec("opentelemetry") is None:
         missing["otel"] = "opentelemetry is not installed"
     try:

@@ -124,8 +124,10 @@ def test_missing_requirements_are_reported(run_all, script):
 def test_requirements_may_be_missing(run_all, monkeypatch):
     monkeypatch.setattr(run_all, "find_spec", {}.get)
     monkeypatch.setattr(run_all, "find_etcd", lambda: "/usr/bin/etcd")
+    monkeypatch.setattr(run_all.shutil, "which", lambda name, path: None)
     missing = {
         "torch": "torch is not installed",
+        "sshd": "sshd is not installed",
         "otel": "opentelemetry is not installed",
         "etcd": "grpcio is not installed",
     }
@@ -133,6 +135,7 @@ def test_requirements_may_be_missing(run_all, monkeypatch):
     monkeypatch.setattr(run_all, "find_etcd", raising(EtcdUnavailableError("no server")))
     assert run_all.find_missing() == missing | {"etcd": "no server"}
     monkeypatch.setattr(run_all, "find_spec", dict.fromkeys(["torch", "opentelemetry"], 1).get)
+    monkeypatch.setattr(run_all.shutil, "which", lambda name, path: "/usr/sbin/sshd")
     assert run_all.find_missing() == {"etcd": "no server"}
 
 
