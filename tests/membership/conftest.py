@@ -66,6 +66,7 @@ class SimulatedNode:
     is_paused: bool = False
     is_dead: bool = False
     has_ended: bool = False
+    writer: WriterRoutine | None = None
     error: BaseException | None = None
     places: list = field(default_factory=list)
     received: list = field(default_factory=list)
@@ -156,7 +157,17 @@ class Simulation:
         choose: receives the number of runnable tasks, and returns the index of the one to run.
     """
 
-    def __init__(self, choose=None, *, min_nodes=1, max_nodes=3, max_restarts=3, **timing):
+    def __init__(
+        self,
+        choose=None,
+        *,
+        min_nodes=1,
+        max_nodes=3,
+        max_restarts=3,
+        absence_is_loss=False,
+        **timing,
+    ):
+        self.absence_is_loss = absence_is_loss
         self.board = MemoryBoard()
         self.store = self.board.connect()
         self.now = 1000.0
@@ -207,13 +218,14 @@ class Simulation:
             identity,
             self.timing,
             RecordCodec(RUN_ID, settings.get("token")),
+            absence_is_loss=self.absence_is_loss,
             clock=lambda: self.now,
             wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )
         lookup = JobLookup(membership, make_name=lambda: f"i{next(self._names)}")
         writer = WriterRoutine(membership, lookup, hold_port=lambda: 20000 + number)
         agent = AgentRequests(membership, writer.reports)
-        node = SimulatedNode(self, identity.node, membership, agent)
+        node = SimulatedNode(self, identity.node, membership, agent, writer=writer)
         membership.on_nudge(node.nudge)
         self.nodes.append(node)
         node.want_round()

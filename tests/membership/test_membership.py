@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
 from plaunch.rendezvous.api import ChangeKind
+from plaunch_membership import transitions
 from plaunch_membership.arrivals import Arrivals
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.state import JobPhase
@@ -89,6 +90,26 @@ def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(settled):
     assert second.kinds == ["left"]
     assert "was stopped" in second.received[0].reason
     assert first.has_ended
+
+
+def test_a_spare_that_leads_notices_a_loss_as_soon_as_the_store_reports_it(settled):
+    """It need not wait for another heartbeat of the members, which it has never seen before."""
+    job, (first, second) = settled(2, absence_is_loss=True, keep_alive_interval=100.0)
+    spare = job.add()
+    leader = first.state.leader
+    take_lead = spare.membership.change(
+        lambda state: transitions.lead(state, spare.name, leader, "to try it")
+    )
+    spare.begin("taking the lead", take_lead)
+    assert job.run(1.0, lambda: spare.state.leader == spare.name), job.describe()
+    job.run(1.0)
+    job.kill(second)
+    job.board.connect().delete(spare.membership.keys.beat(second.name))
+    for node in (first, spare):
+        node.writer.is_beat_due = True
+        node.nudge()
+    job.settle(first, spare, seconds=10.0)
+    assert first.kinds[-1] == "lost"
 
 
 @pytest.mark.parametrize(("who", "seconds"), [("the leader", 15.0), ("another", 5.5)])
