@@ -193,7 +193,8 @@ def test_a_job_on_three_nodes(launch, cluster):
     assert {worker["node"] for worker in workers} == {"node-a", "node-b", "node-c"}
     assert len({(worker["node"], worker["GROUP_RANK"]) for worker in workers}) == 3
     # Nothing of Ray's is in the output.
-    assert all(line.startswith("[node-") for line in job.err.splitlines()), job.err
+    own = ("plaunch: run id", "[node-")
+    assert all(line.startswith(own) for line in job.err.splitlines()), job.err
 
 
 @needs_ray
