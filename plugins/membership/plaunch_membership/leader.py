@@ -24,7 +24,7 @@ from plaunch_membership.failures import (
     with_early_ends,
 )
 from plaunch_membership.keys import NODES_OF_A_PART
-from plaunch_membership.operations import MultiGet, MultiSet, Routine, Set, Sleep
+from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
@@ -71,7 +71,9 @@ class LeaderRoutine:
                 if len(self._missing(self._members)) == len(self._members):
                     yield from self._replace()
                 else:
-                    yield from self._find_survivors()
+                    yield from self._membership.find_alive(self._members)
+                    if self._has_no_survivor():
+                        yield Sleep(self._membership.timing.keep_alive_interval)
             elif state.phase is JobPhase.FORMING:
                 yield from self._gather(state)
             elif state.phase is JobPhase.SETTLING:
@@ -131,21 +133,7 @@ class LeaderRoutine:
         It then waits until it knows whether any member is left. A job that all members have left is
         not continued by other nodes with its ranks and attempts.
         """
-        alive = {self._me, *self._peers.moving}
-        return bool(self._members) and alive.isdisjoint(self._members)
-
-    def _find_survivors(self) -> Routine[None]:
-        """Find members that are alive: now if the store deletes all other heartbeats, else later.
-
-        Until then this leader does not react to a loss.
-        """
-        if self._membership.absence_is_loss:
-            keys = [self._membership.keys.beat(node) for node in self._members]
-            beats = yield MultiGet(keys)
-            alive = zip(self._members, beats, strict=True)
-            self._peers.moving.update(node for node, beat in alive if beat is not None)
-        if self._has_no_survivor():
-            yield Sleep(self._membership.timing.keep_alive_interval)
+        return bool(self._members) and {self._me, *self._peers.moving}.isdisjoint(self._members)
 
     def _replace(self) -> Routine[None]:
         reason = (

@@ -24,14 +24,14 @@ from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange
 from plaunch_membership import transitions
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
 from plaunch_membership.node import Member, NodeRecord
-from plaunch_membership.operations import Add, CompareSet, Routine, Sleep, Wait
+from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
 from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
 from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
 from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobEventKind, JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from plaunch.rendezvous import NodeSettings
 
@@ -285,6 +285,13 @@ class Membership:
         except RecordError as error:
             self.rejections.note("a node's record", error)
             return None
+
+    def find_alive(self, nodes: Collection[str]) -> Routine[None]:
+        """Note those of `nodes` that are alive, if one heartbeat shows that (`absence_is_loss`)."""
+        if self.absence_is_loss:
+            beats = yield MultiGet([self.keys.beat(node) for node in nodes])
+            found = zip(nodes, beats, strict=True)
+            self.peers.moving.update(node for node, beat in found if beat is not None)
 
     def members(self, state: JobState) -> Routine[dict[str, Member]]:
         """Return the nodes of the last round, in order of their ranks."""
