@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.engine_commands import LIMIT, EngineCommand
 from helpers.network import Network
 from helpers.waiting import wait_until
 
@@ -17,7 +18,6 @@ pytest.importorskip("kubernetes_validate", reason="the schemas of Kubernetes are
 
 from helpers.kubernetes_cluster import FakeCluster
 
-LIMIT = 60.0  # seconds for each wait
 SHOW = """
 import os, sys
 names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "PLAUNCH_TEST_WORD")
@@ -42,31 +42,6 @@ print("round", flush=True)
 while not os.path.exists("done"):
     time.sleep(0.1)
 """
-
-
-class Command:
-    """A running `plaunch --on=kubernetes`."""
-
-    def __init__(self, folder, *words, env=None):
-        self.output = folder / "output"
-        with open(self.output, "wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "plaunch", *map(str, words)],
-                cwd=folder, stdout=file, stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-            )  # fmt: skip
-
-    def text(self):
-        return self.output.read_text()
-
-    def wait_for(self, pattern, count=1):
-        wait_until(
-            lambda: len(re.findall(pattern, self.text())) >= count,
-            lambda: f"{pattern!r} in {self.text()}",
-        )
-
-    def end(self):
-        return self.process.wait(LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +90,7 @@ def processes(folder):
 def start(cluster, *words, script=None, kind="job", nodes=3, env=None):
     if script is not None:
         (cluster.folder / "train.py").write_text(script)
-    return Command(
+    return EngineCommand(
         cluster.folder, "--on=kubernetes", f"--nnodes={nodes}", "--kubernetes-image=train:1",
         f"--kubernetes-kind={kind}", *words,
         env={"KUBECONFIG": str(cluster.kubeconfig), **(env or {})},

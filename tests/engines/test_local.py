@@ -4,8 +4,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -14,9 +12,9 @@ from plaunch.errors import UsageError
 from plaunch_engines.local import LocalEngine
 from plaunch_testing.conformance import EngineConformance
 
+from helpers.engine_commands import LIMIT, EngineCommand
 from helpers.waiting import wait_until
 
-LIMIT = 60.0  # seconds for each wait
 SHOW = """
 import os, sys
 names = ("RANK", "WORLD_SIZE", "GROUP_RANK")
@@ -39,30 +37,11 @@ class TestLocal(EngineConformance):
         return LocalEngine
 
 
-class Command:
-    """A running `plaunch --on=local:...`."""
+class Command(EngineCommand):
+    """A running `plaunch --on=local:...`, whose processes are found by a variable."""
 
     def __init__(self, folder, *words):
-        self.folder = folder
-        self.output = folder / "output"
-        env = {**os.environ, "PLAUNCH_TEST_ENGINES": str(folder)}
-        with open(self.output, "wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "plaunch", *map(str, words)],
-                cwd=folder, stdout=file, stderr=subprocess.STDOUT, env=env,
-            )  # fmt: skip
-
-    def text(self):
-        return self.output.read_text()
-
-    def wait_for(self, pattern, count=1):
-        wait_until(
-            lambda: len(re.findall(pattern, self.text())) >= count,
-            lambda: f"{pattern!r} in {self.text()}",
-        )
-
-    def end(self):
-        return self.process.wait(LIMIT)
+        super().__init__(folder, *words, env={"PLAUNCH_TEST_ENGINES": str(folder)})
 
     def processes(self):
         """Return the processes of this command that still run, by pid, with their commands."""

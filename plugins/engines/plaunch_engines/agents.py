@@ -83,7 +83,7 @@ class ConnectedNode:
         return self._handle.address or str(self._hello.get("host", ""))
 
     def endpoint(self) -> str:
-        """Return an endpoint on this node at which nobody listens."""
+        """Return an endpoint on this node whose port is free."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{address}:{self._hello['port']}"
 

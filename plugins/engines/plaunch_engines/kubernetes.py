@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
-from plaunch_engines.kubernetes_manifests import CONTAINER, KINDS, TOKEN_VARIABLE, PodJob
+from plaunch_engines.kubernetes_manifests import CONTAINER, KINDS, PodJob
 from plaunch_engines.kubernetes_template import apply_template, load_yaml, read_template
-from plaunch_engines.plan import passed_environment
+from plaunch_engines.plan import TOKEN_VARIABLE, passed_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import ExitCode
 
+from plaunch_engines.plan import TOKEN_VARIABLE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Manifest = dict[str, Any]
 
 CONTAINER = "node"  # also the name of JobSet's replicated job; those of Kubeflow's runtimes
-TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN_KEY = "token"  # noqa: S105 - in the Secret
 _KEPT = 3600  # seconds that a finished job stays, for kubectl
 _GRACE = 60  # seconds for a pod to end; agents give their workers 30

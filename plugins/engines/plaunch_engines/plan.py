@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plaunch.cli import Arguments
 
 
-_TOKEN = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 # Variables that agents get from here: those of plaunch, and of libraries that workers use.
 _PASSED = (
     "CUDA_*", "GLOO_*", "LOGLEVEL", "MKL_*", "NCCL_*", "OMP_*", "PET_*", "PLAUNCH_*", "PYTHON*",
@@ -157,7 +157,7 @@ def passed_environment(
         if name not in _NOT_PASSED and any(_matches(name, pattern) for pattern in wanted)
     }
     if has_token:
-        passed.setdefault(_TOKEN, secrets.token_hex(32))
+        passed.setdefault(TOKEN_VARIABLE, secrets.token_hex(32))
     return passed
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
+from plaunch_engines.plan import TOKEN_VARIABLE
 from plaunch_engines.slurm_programs import ask_slurm, require
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from plaunch.engines import EngineRequest
 
-_TOKEN = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={job}
@@ -71,7 +71,7 @@ class SlurmBatchEngine:
         try:
             submitted = subprocess.run(
                 ["sbatch", "--parsable", str(path)],
-                env={_TOKEN: secrets.token_hex(32), **os.environ},
+                env={TOKEN_VARIABLE: secrets.token_hex(32), **os.environ},
                 capture_output=True,
                 timeout=_SUBMIT_TIMEOUT,
                 check=False,

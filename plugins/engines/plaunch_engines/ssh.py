@@ -33,7 +33,7 @@ _HEARTBEAT = 5.0  # seconds between two lines to an agent
 _SILENCE = 40.0  # seconds without one after which an agent ends
 # What a job needs, whatever the user's configuration says. Everything else is the user's.
 _OPTIONS = (
-    "BatchMode=yes",  # no questions: nobody answers
+    "BatchMode=yes",  # ssh fails instead of asking for a password
     "ConnectTimeout=20",
     "ServerAliveInterval=10",  # with three probes: a silent network ends a session within 40 s
     "ServerAliveCountMax=3",
