@@ -222,6 +222,22 @@ def test_a_spare_takes_any_rank():
     assert not [one for one in arguments if one.startswith("--node-rank")]
 
 
+def test_a_spare_begins_after_the_nodes_of_the_job():
+    """Otherwise it could take the place of one of them."""
+    received = []
+
+    def ending(handle):
+        handle.hello()
+        if handle.receive() is not None:
+            received.append(handle.node)
+            handle.report(kind="end", code=0)
+        return 0
+
+    engine = FakeEngine(ending, ending, ending)
+    assert drive(engine, plan(3, max_nodes=2))[0] == 0
+    assert sorted(received) == ["node0", "node1"]
+
+
 def test_lines_have_the_name_of_their_node():
     _, output = drive(FakeEngine(succeeding, succeeding), plan(2))
     assert sorted(output.lines) == [(1, "node0", b"trained\n"), (1, "node1", b"trained\n")]

@@ -196,9 +196,15 @@ def test_only_a_spare_logs_that_it_waits_for_a_place(settled, caplog):
     nodes[1].tasks["watcher"] = deaf
     job.settle(*nodes)
     assert "waits for a place" not in caplog.text
-    job.add()
+    spare = job.add()
     job.run(1.0)
     assert "waits for a place" in caplog.text
+    first = spare.membership.part.joined[0]
+    nodes[0].fail()
+    job.settle(*nodes)
+    job.run(1.0)
+    assert spare.membership.part.joined[0] == first + 1
+    assert caplog.text.count("waits for a place") == 1
 
 
 def test_failures_after_the_loss_of_a_node_cost_nothing(settled):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.console import STDOUT
-from plaunch.cli.parser import COMMAND_LINE, installed_table
+from plaunch.cli.parser import installed_table
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from plaunch.launch.prepare import LaunchComponents
     from plaunch.options import Option
     from plaunch.plugin.manager import PluginManager
+
+SILENT = ("help", "version")  # they log nothing, and importing `logging` takes longer than they do
 
 
 class Invocation:
@@ -119,9 +121,19 @@ class Invocation:
 
 
 def find_command(args: Arguments) -> Option | None:
-    """Return the given option that has a command, such as `--doctor`, or None."""
-    commands = (option for option in args.table if option.command)
-    return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
+    """Return the given option that has a command, such as `--doctor`, or None.
+
+    Raises:
+        UsageError: there are several, and none of them is `--help` or `--version`.
+    """
+    given = [o for o in args.table if o.command and args.is_on_command_line(o.dest)]
+    for option in given:
+        if option.dest in SILENT:
+            return option
+    if len(given) > 1:
+        names = " and ".join(option.names[-1] for option in given)
+        raise UsageError(f"{names} are given, and each runs instead of a launch; give one of them")
+    return given[0] if given else None
 
 
 def find_command_despite_errors(

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
 from plaunch.cli.console import STDERR, STDOUT
-from plaunch.cli.invocation import Invocation, find_command, find_command_despite_errors
+from plaunch.cli.invocation import (
+    SILENT,
+    Invocation,
+    find_command,
+    find_command_despite_errors,
+)
 from plaunch.cli.parser import parse
 from plaunch.errors import (
     ExitCode,
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
 
 
 _QUIET = 1.0  # seconds; a launch that succeeds within them prints nothing
-_SILENT = ("help", "version")  # they log nothing, and importing `logging` takes longer than they do
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
@@ -109,7 +113,7 @@ def run(
         command = find_command(args)
         invocation = Invocation(args, args.table, plugins)
     problems = [] if invocation.args is None else invocation.table.problems
-    if command is None or command.dest not in _SILENT or problems:
+    if command is None or command.dest not in SILENT or problems:
         set_up_logging()
     for problem in problems:
         _log().warning("%s", problem)

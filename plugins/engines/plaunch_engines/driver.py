@@ -184,12 +184,14 @@ class JobDriver:
             self._begin()
             return
         is_open = not self._job.signals and self._job.error is None and not self._is_over()
+        # Spares that began with the others could take the places of the first nodes.
+        has_begun = any(node.running or node.state is AgentState.ENDED for node in self._nodes)
         for node in self._nodes:
             if node.state is AgentState.READY:
-                if is_open:
-                    self._configure(node)
-                else:
+                if not is_open:
                     node.stop()
+                elif has_begun:
+                    self._configure(node)
             elif node.is_overdue() or node.has_refused(self._plan):
                 node.stop()
         if is_open:
@@ -226,7 +228,8 @@ class JobDriver:
             self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
             self._output.say(self._plan.describe(self._job.endpoint))
             for node in self._nodes:
-                self._configure(node)
+                if node.index < self._plan.max_nodes:
+                    self._configure(node)
 
     def _configure(self, node: ConnectedNode) -> None:
         settings = self._plan.settings_of(node.index, node.address, self._job.endpoint)

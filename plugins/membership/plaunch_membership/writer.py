@@ -45,6 +45,7 @@ class WriterRoutine:
         self.reports = NodeReports(membership, self._heartbeat)
         self.scale_up = ScaleUpRequest(membership, self._heartbeat)
         self._offered = -1  # the version of the state in which it last offered to lead
+        self._waits_since: int | None = None  # its last round when it was logged that it waits
         self.is_beat_due = False  # set by any thread, to send and check heartbeats early
 
     def write(self, opened: Callable[[], None]) -> Routine[None]:
@@ -135,6 +136,7 @@ class WriterRoutine:
         with membership.lock:
             membership.part.joined = (round_, ticket)
         before = membership.part.place or membership.part.former_place
+        last_round = -1 if before is None else before.round
         record = NodeRecord(
             ticket=ticket,
             node=identity.node,
@@ -162,7 +164,9 @@ class WriterRoutine:
             and state.world.nodes >= identity.max_nodes
             # Otherwise it has failed in this round, and its watcher has not read that yet.
             and not membership.is_member(state)
+            and self._waits_since != last_round  # it joins the log of each round, but waits once
         ):
+            self._waits_since = last_round
             _log.warning(
                 "job %r runs on %d nodes, which is its maximum; this node waits for a place",
                 identity.run_id,
