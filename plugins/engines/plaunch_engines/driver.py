@@ -16,6 +16,7 @@ from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.output import STDERR, STDOUT
+from plaunch_engines.repeated import RepeatedMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,6 +87,7 @@ class JobDriver:
         self._clock = clock
         self._nodes: list[ConnectedNode] = []
         self._job = _Job()
+        self._repeated = RepeatedMessages(clock)
         self._began = clock()
         self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -137,6 +139,8 @@ class JobDriver:
     def _read(self, node: ConnectedNode, fd: int) -> None:
         name = node.name if self._plan.count > 1 else ""
         for is_error, line in node.read(fd):
+            if is_error and self._repeated.has(node.name, line):
+                continue
             self._output.write(STDERR if is_error else STDOUT, name, line)
 
     def _take_signals(self, numbers: bytes) -> None:
