@@ -136,6 +136,7 @@ def plan(count, **fields):
     return JobPlan(
         **{
             "job": "job",
+            "engine": "fake",
             "count": count,
             "min_nodes": count,
             "max_nodes": count,
@@ -383,9 +384,11 @@ def test_a_lost_node_is_replaced():
 
 
 def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
-    engine = FakeEngine(waiting_for(signal.SIGTERM), lost, can_replace=True)
+    engine, output = FakeEngine(waiting_for(signal.SIGTERM), lost, can_replace=True), FakeOutput()
     with pytest.raises(NodesLostError):
-        drive(engine, plan(2))
+        JobDriver(engine, plan(2), output).run()
+    why = "node1 is not replaced: there are no more nodes; 1 node is left"
+    assert output.messages[-1] == why
 
 
 def test_enough_nodes_continue_without_a_replacement():
@@ -398,7 +401,10 @@ def test_enough_nodes_continue_without_a_replacement():
 
     code, output = drive(FakeEngine(survivor, lost), plan(2, min_nodes=1))
     assert code == 0
-    assert output.messages[1:] == ["node1 is lost: its agent ended with 137 without a report"]
+    assert output.messages[1:] == [
+        "node1 is lost: its agent ended with 137 without a report",
+        "node1 is not replaced: --on=fake has no other node; 1 node is left",
+    ]
 
 
 def test_the_end_of_the_job_is_not_a_loss():

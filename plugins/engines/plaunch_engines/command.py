@@ -153,6 +153,7 @@ def _plan(
         words = [f"--rdzv-id={request.job}", *words]
     return JobPlan(
         job=str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job,
+        engine=args.on.partition(":")[0],
         count=count,
         min_nodes=low,
         max_nodes=high,

@@ -9,13 +9,14 @@ import select
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import milliseconds
 from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.output import STDERR, STDOUT
+from plaunch_engines.plan import count_left
 from plaunch_engines.repeated import RepeatedMessages
 
 if TYPE_CHECKING:
@@ -250,17 +251,12 @@ class JobDriver:
             node.is_counted = True
             self._output.say(node.describe_end(), "WARNING")
             left = sum(other.state is not AgentState.ENDED for other in self._nodes)
-            if self._engine.can_replace and self._job.replaced < _MAX_REPLACED * self._plan.count:
-                self._job.replaced += 1
-                try:
-                    self._start([max(other.index for other in self._nodes) + 1])
-                except PlaunchError as error:
-                    self._output.say(f"{node.name} is not replaced: {error}", "WARNING")
-                else:
-                    self._output.say(
-                        f"{self._nodes[-1].name} is started in the place of {node.name}"
-                    )
-                    continue
+            problem = self._replace(node)
+            if not problem:
+                continue
+            self._output.say(
+                f"{node.name} is not replaced: {problem}; {count_left(left)}", "WARNING"
+            )
             if left < self._plan.min_nodes:
                 node.lost_at = self._clock()
         lost = [node for node in self._nodes if node.lost_at is not None]
@@ -270,6 +266,20 @@ class JobDriver:
                 self._plan.describe_loss([node.name for node in lost], left)
             )
             self._send_signal(signal.SIGTERM)
+
+    def _replace(self, node: ConnectedNode) -> str:
+        """Start a node in the place of another one; return why that is impossible, or ""."""
+        if not self._engine.can_replace:
+            return f"--on={self._plan.engine} has no other node"
+        if self._job.replaced >= _MAX_REPLACED * self._plan.count:
+            return f"{self._job.replaced} nodes have been replaced already"
+        self._job.replaced += 1
+        try:
+            self._start([max(other.index for other in self._nodes) + 1])
+        except PlaunchError as error:
+            return str(error)
+        self._output.say(f"{self._nodes[-1].name} is started in the place of {node.name}")
+        return ""
 
     def _kill_all(self) -> None:
         for node in self._nodes:
@@ -284,10 +294,10 @@ class JobDriver:
             return 0
         if self._job.signals and not any(node.code for node in self._nodes):
             return 128 + self._job.signals[0]
-        failed = _first_failure(self._nodes)
-        if failed is not None and failed.failure is not None:
-            self._output.say(str(failed.failure["text"]), "ERROR")
-            return int(failed.failure["code"])
+        failure = _first_failure(self._nodes)
+        if failure is not None:
+            self._output.say(str(failure["text"]), "ERROR")
+            return int(failure["code"])
         if self._job.error is not None:
             raise self._job.error
         codes = [node.code for node in self._nodes if node.code]
@@ -308,18 +318,10 @@ class JobDriver:
         self._output.show(text)
 
 
-def _first_failure(nodes: Sequence[ConnectedNode]) -> ConnectedNode | None:
-    """Return the node whose report describes best what failed first."""
-    failed = [node for node in nodes if node.failure is not None]
-    return max(
-        failed,
-        key=lambda node: (
-            bool(node.failure and node.failure["is_first"]),
-            bool(node.failure and node.failure["is_of_workers"]),
-            -node.index,
-        ),
-        default=None,
-    )
+def _first_failure(nodes: Sequence[ConnectedNode]) -> dict[str, Any] | None:
+    """Return the report that describes best what failed first."""
+    failures = [node.failure for node in nodes if node.failure is not None]
+    return max(failures, key=lambda one: (one["is_first"], one["is_of_workers"]), default=None)
 
 
 def _ignore(signum: int, frame: object) -> None:

@@ -34,6 +34,7 @@ class JobPlan:
 
     Args:
         job: the name of the job in messages.
+        engine: the name of the engine, as after `--on=`.
         count: the number of agents to start: nodes and spares.
         min_nodes: the smallest number of nodes with which the job runs.
         max_nodes: the largest number.
@@ -51,6 +52,7 @@ class JobPlan:
     """
 
     job: str
+    engine: str
     count: int
     min_nodes: int
     max_nodes: int
@@ -115,11 +117,16 @@ class JobPlan:
 
     def describe_loss(self, lost: Iterable[str], left: int) -> str:
         """Return the message about a job that has too few nodes, after it lost those."""
-        are_left = f"{left} {'node is' if left == 1 else 'nodes are'} left"
         return (
-            f"{', '.join(lost)} lost; {are_left}, the job needs {self.min_nodes} (--nnodes), and "
-            "the engine cannot replace a node (--spares)"
+            f"{', '.join(lost)} lost; {count_left(left)}, the job needs {self.min_nodes} "
+            "(--nnodes). A job survives this with spare nodes (--spares=N), or with fewer nodes "
+            "(--nnodes=MIN:MAX)"
         )
+
+
+def count_left(nodes: int) -> str:
+    """Return how many nodes are left, as part of a message."""
+    return "1 node is left" if nodes == 1 else f"{nodes} nodes are left"
 
 
 def refuse_agents_options(args: Arguments) -> None:
