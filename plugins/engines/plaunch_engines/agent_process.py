@@ -8,11 +8,13 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+from plaunch_engines.agent_pipes import AgentPipes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class AgentProcess:
+class AgentProcess(AgentPipes):
     """A `plaunch.engines.AgentHandle` of a process that passes on the agent's streams and its end.
 
     The process leads a session, so that Ctrl-C does not reach it.
@@ -41,20 +43,12 @@ class AgentProcess:
         env: Mapping[str, str] | None = None,
         begins: bool = True,
     ) -> None:
-        self.node = node
-        self.address = address
+        super().__init__(node, address)
         self.pid = 0
         self._command = command
         self._env = env
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
-        self._unwritten = b""
-        stdin, self._stdin = os.pipe()
-        self.stdout, stdout = os.pipe()
-        self.stderr, stderr = os.pipe()
-        self._of_process = [stdin, stdout, stderr]
-        for fd in (self._stdin, self.stdout, self.stderr):
-            os.set_blocking(fd, False)
         if begins:
             try:
                 self.begin()
@@ -68,7 +62,7 @@ class AgentProcess:
         Raises:
             OSError: the system does not start it.
         """
-        stdin, stdout, stderr = self._of_process
+        stdin, stdout, stderr = self._of_agent
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -79,13 +73,8 @@ class AgentProcess:
                 start_new_session=True,
             )
         finally:
-            self._close_ends_of_process()
+            self._close_ends_of_agent()
         self.pid = self._process.pid
-
-    def write(self, data: bytes) -> None:
-        """Write to its standard input; what does not fit into the pipe is written by `poll`."""
-        self._unwritten += data
-        self._flush()
 
     def poll(self) -> int | None:
         """Return its exit code, 128+n for signal n; None while it runs."""
@@ -99,32 +88,7 @@ class AgentProcess:
         """Kill the process and its group, which closes the agent's standard input."""
         self._is_stopped = True
         if self._process is None:
-            self._close_ends_of_process()
+            self._close_ends_of_agent()
         elif self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Close the descriptors, and so end an agent that is still connected."""
-        self._close_ends_of_process()
-        self._close_fds()
-
-    def _close_ends_of_process(self) -> None:
-        while self._of_process:
-            os.close(self._of_process.pop())
-
-    def _flush(self) -> None:
-        try:
-            while self._unwritten and self._stdin >= 0:
-                written = os.write(self._stdin, self._unwritten)
-                self._unwritten = self._unwritten[written:]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:  # it has ended, as `poll` reports
-            self._unwritten = b""
-
-    def _close_fds(self) -> None:
-        for fd in (self._stdin, self.stdout, self.stderr):
-            if fd >= 0:
-                os.close(fd)
-        self._stdin = self.stdout = self.stderr = -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
 from plaunch.numbers import digits
+
+from plaunch_engines.agent_pipes import AgentPipes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,8 +148,8 @@ class ClientProcess:
         return next((line for line in reversed(lines) if line.strip()), "no reason is known")
 
 
-class RayHandle:
-    """A `plaunch.engines.AgentHandle` of an agent on a node that Ray chooses.
+class RayHandle(AgentPipes):
+    """An agent on a node that Ray chooses.
 
     Args:
         client: is connected to the cluster.
@@ -163,31 +164,17 @@ class RayHandle:
     def __init__(
         self, client: ClientProcess, command: Sequence[str], index: int, *, is_last: bool
     ) -> None:
-        self.node = "a node of Ray"
-        self.address = ""
+        super().__init__("a node of Ray")
         self._client = client
         self._index = index
-        self._unwritten = b""
         self._stop_until: float | None = None
-        stdin, self._stdin = os.pipe()
-        self.stdout, stdout = os.pipe()
-        self.stderr, stderr = os.pipe()
-        for fd in (self._stdin, self.stdout, self.stderr):
-            os.set_blocking(fd, False)
         message = {"index": index, "command": list(command), "is_last": is_last}
         try:
-            client.request(message, [stdin, stdout, stderr])
+            client.request(message, self._of_agent)
         except BaseException:
             self.close()
             raise
-        finally:
-            for fd in (stdin, stdout, stderr):
-                os.close(fd)
-
-    def write(self, data: bytes) -> None:
-        """Write to its standard input; what does not fit into the pipe is written by `poll`."""
-        self._unwritten += data
-        self._flush()
+        self._close_ends_of_agent()
 
     def poll(self) -> int | None:
         """Return its exit code; None while it runs. Updates the node and its address."""
@@ -205,28 +192,6 @@ class RayHandle:
         if self._stop_until is None:
             self._stop_until = time.monotonic() + _STOP_WAIT
             self._close_stdin()
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        self._close_stdin()
-        for fd in (self.stdout, self.stderr):
-            if fd >= 0:
-                os.close(fd)
-        self.stdout = self.stderr = -1
-
-    def _close_stdin(self) -> None:
-        if self._stdin >= 0:
-            os.close(self._stdin)
-        self._stdin = -1
-
-    def _flush(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._unwritten and self._stdin >= 0:
-                try:
-                    written = os.write(self._stdin, self._unwritten)
-                except BrokenPipeError:  # it has ended, as `poll` reports
-                    written = len(self._unwritten)
-                self._unwritten = self._unwritten[written:]
 
 
 def read_address(where: str) -> str:

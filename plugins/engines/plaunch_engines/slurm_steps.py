@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli import STDERR
 from plaunch.errors import ExitCode, UsageError
 
+from plaunch_engines.agent_pipes import SILENCE
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.slurm_allocation import END
 from plaunch_engines.slurm_programs import ask_slurm, require
@@ -52,15 +53,19 @@ class SlurmHandle(AgentProcess):
     def __init__(self, engine: SlurmEngine, command: Sequence[str], env: Mapping[str, str]) -> None:
         super().__init__("slurm", ["sh", "-c", _WAIT, "sh", *_STEP, *command], env=env)
         self._engine = engine
+        self._is_placed = False
 
     def place(self, job: str, node: str) -> None:
         """Start the agent."""
         self.node = node
+        self._is_placed = True
         self.write(f"{job} {node}\n".encode())
 
     def poll(self) -> int | None:
         """Return the exit code of the agent."""
         self._engine.advance()
+        if self._is_placed:
+            self.send_heartbeat()
         return super().poll()
 
     def stop(self) -> None:
@@ -121,6 +126,7 @@ class SlurmEngine:
         is_first = not self._handles
         nodes = [] if is_first else self._find_nodes(len(indices))
         env = {name: v for name, v in os.environ.items() if not _SHAPES.fullmatch(name)}
+        env.setdefault("PLAUNCH_NODE_SILENCE", f"{SILENCE:g}")  # the host of srun may fail
         started = [SlurmHandle(self, command, env) for _ in indices]
         self._handles += started
         if is_first and not self._job:

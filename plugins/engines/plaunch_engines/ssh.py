@@ -10,13 +10,13 @@ import shlex
 import shutil
 import sys
 import termios
-import time
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 from plaunch.process import raise_descriptor_limit
 
+from plaunch_engines.agent_pipes import SILENCE
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.ssh_hosts import parse_hosts
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _MAX_OPENING = 64  # connections that are being opened at a time
 _FAILED = 255  # ssh's exit code for its own errors
-_HEARTBEAT = 5.0  # seconds between two lines to an agent
-_SILENCE = 40.0  # seconds without one after which an agent ends
 # What a job needs, whatever the user's configuration says. Everything else is the user's.
 _OPTIONS = (
     "BatchMode=yes",  # ssh fails instead of asking for a password
@@ -54,7 +52,7 @@ _START = (
     "shift 2; "
     "address=${SSH_CONNECTION#* * }; address=${address%% *}; "
     "case $address in 127.0.0.1|::1|*%*|UNKNOWN) address=;; esac; "
-    f'exec env PLAUNCH_NODE_ADDRESS="$address" PLAUNCH_NODE_SILENCE={_SILENCE:g} "$@"'
+    f'exec env PLAUNCH_NODE_ADDRESS="$address" PLAUNCH_NODE_SILENCE={SILENCE:g} "$@"'
 )
 
 
@@ -146,8 +144,7 @@ class SshHandle(AgentProcess):
         self._hint = f"this must work without a question: {test}\n".encode()
         self._openings = openings
         self._ssh_state = SshState.WAITING
-        self._written_at = 0.0
-        self._own_stderr = os.dup(self._of_process[2])
+        self._own_stderr = os.dup(self._of_agent[2])
         self.write(b"\n")  # ssh reads it once the session is open; the agent ignores it
 
     def poll(self) -> int | None:
@@ -166,15 +163,8 @@ class SshHandle(AgentProcess):
             self._ssh_state = SshState.OPENED
             self._close_own_stderr()
         elif self._ssh_state is SshState.OPENED:
-            self._send_heartbeat()
+            self.send_heartbeat()
         return code
-
-    def _send_heartbeat(self) -> None:
-        """Let the agent know that the connection still works; it ignores empty lines."""
-        now = time.monotonic()
-        if now - self._written_at >= _HEARTBEAT and not self._unwritten:
-            self._written_at = now
-            self.write(b"\n")
 
     def close(self) -> None:
         """Close the descriptors."""
