@@ -54,7 +54,7 @@ class FakeHandle:
                 "host": "host",
                 "pid": 1,
                 "has_folder": True,
-                "has_script": True,
+                "script": "9 bytes",
                 "port": 20000,
                 **changes,
             },
@@ -143,6 +143,7 @@ def plan(count, **fields):
             "options": ["--nnodes=2"],
             "program": ["train.py"],
             "script": "train.py",
+            "script_content": "9 bytes",
             "folder": "/work",
             "env": {"A": "1"},
             "start_timeout": 5.0,
@@ -272,7 +273,11 @@ def test_the_first_failure_is_reported_once():
         ({"protocol": 99}, "node1 has plaunch"),
         ({"python": "3.1.4"}, "node1 has Python 3.1.4"),
         ({"has_folder": False}, "node1 has no folder /work"),
-        ({"has_script": False}, "node1 has no train.py in /work"),
+        ({"script": ""}, "node1 has no train.py in /work"),
+        (
+            {"script": "8 bytes"},
+            r"node1 has another train.py in /work .* \(8 bytes, here 9 bytes\)",
+        ),
     ],
 )
 def test_nothing_is_started_if_one_node_differs(changes, text):

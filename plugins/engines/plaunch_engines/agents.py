@@ -168,8 +168,13 @@ class ConnectedNode:
         missing = ""
         if not hello["has_folder"]:
             missing = f"folder {plan.folder}, which is the working folder here"
-        elif not hello["has_script"]:
+        elif plan.script and not hello["script"]:
             missing = f"{plan.script} in {plan.folder}"
+        elif hello["script"] != plan.script_content:
+            return (
+                f"{self.name} has another {plan.script} in {plan.folder} than this machine "
+                f"({hello['script']}, here {plan.script_content}); copy this one to all nodes"
+            )
         elif not hello["port"] and self.index == 0:
             missing = "free port for the rendezvous; name one (--rdzv-endpoint)"
         return missing and f"{self.name} has no {missing}"

@@ -17,6 +17,7 @@ from plaunch.plugin import ENGINES
 from plaunch_engines.driver import STOPS, JobDriver
 from plaunch_engines.output import MergedOutput
 from plaunch_engines.plan import JobPlan, passed_environment, refuse_agents_options, script_of
+from plaunch_engines.records import describe_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +152,7 @@ def _plan(
         words = [f"--rdzv-backend={backend}", *words]
     if not args.is_given("rdzv_id"):
         words = [f"--rdzv-id={request.job}", *words]
+    script = script_of(args)
     return JobPlan(
         job=str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job,
         engine=args.on.partition(":")[0],
@@ -159,7 +161,8 @@ def _plan(
         max_nodes=high,
         options=words,
         program=[str(args.training_script), *args.training_script_args],
-        script=script_of(args),
+        script=script,
+        script_content=describe_script(request.folder, script),
         folder=request.folder,
         env=passed_environment(
             os.environ,

@@ -80,7 +80,7 @@ def describe_node(folder: str, script: str) -> dict[str, object]:
         "host": os.environ.pop("PLAUNCH_NODE_ADDRESS", "") or socket.gethostname(),
         "pid": os.getpid(),
         "has_folder": os.path.isdir(folder),
-        "has_script": not script or os.path.isfile(os.path.join(folder, script)),
+        "script": records.describe_script(folder, script),
         "port": find_port(),
     }
 

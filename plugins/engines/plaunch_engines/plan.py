@@ -40,7 +40,8 @@ class JobPlan:
         max_nodes: the largest number.
         options: the options that the user has given for the agents.
         program: the script and its arguments.
-        script: the file to check for on each node; empty if the program is not a file.
+        script: the file that must be the same on each node; empty if the program is not a file.
+        script_content: identifies its content here; see `records.describe_script`.
         folder: the working folder.
         env: the variables of each agent.
         python: the interpreter of the agents.
@@ -59,6 +60,7 @@ class JobPlan:
     options: Sequence[str]
     program: Sequence[str]
     script: str
+    script_content: str
     folder: str
     env: Mapping[str, str]
     python: str = sys.executable

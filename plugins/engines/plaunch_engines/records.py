@@ -7,6 +7,8 @@ object. It may follow text that does not end with a newline.
 from __future__ import annotations
 
 import json
+import os
+import zlib
 from typing import Any
 
 VERSION = 1  # of the records and of the lines in the other direction
@@ -18,6 +20,21 @@ MAX_LINE = 64 << 10  # bytes; a longer line of text is passed on in parts
 def encode(**fields: object) -> bytes:
     """Return a record; `kind` is one of its fields."""
     return _MARK + json.dumps(fields).encode() + b"\n"
+
+
+def describe_script(folder: str, script: str) -> str:
+    """Return text that is the same for equal files; empty if there is no file.
+
+    Args:
+        folder: the working folder.
+        script: the file, which may be relative to it; empty if the program is not a file.
+    """
+    try:
+        with open(os.path.join(folder, script), "rb") as file:
+            content = file.read()
+    except OSError:
+        return ""
+    return f"{len(content)} bytes, CRC {zlib.crc32(content):08x}"
 
 
 class Records:
