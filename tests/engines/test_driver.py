@@ -396,6 +396,13 @@ def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
     assert output.messages[-1] == why
 
 
+def test_a_node_of_a_static_job_is_not_replaced():
+    engine = FakeEngine(waiting_for(signal.SIGTERM), lost, succeeding, can_replace=True)
+    with pytest.raises(NodesLostError, match="node1 lost"):
+        drive(engine, plan(2, is_static=True))
+    assert len(engine.handles) == 2
+
+
 def test_enough_nodes_continue_without_a_replacement():
     def survivor(handle):
         handle.hello()

@@ -148,6 +148,11 @@ def _plan(
             )
         count = nodes
     backend = args.rdzv_backend if args.is_given("rdzv_backend") else _ELASTIC
+    if backend == _STATIC and request.spares:
+        raise UsageError(
+            f"--spares={request.spares}: nodes of the rendezvous backend 'static' cannot be "
+            "replaced; leave --rdzv-backend or --spares out"
+        )
     if not args.is_given("rdzv_backend"):
         words = [f"--rdzv-backend={backend}", *words]
     if not args.is_given("rdzv_id"):

@@ -269,6 +269,8 @@ class JobDriver:
 
     def _replace(self, node: ConnectedNode) -> str:
         """Start a node in the place of another one; return why that is impossible, or ""."""
+        if self._plan.is_static:
+            return "nodes of the rendezvous backend 'static' cannot be replaced"
         if not self._engine.can_replace:
             return f"--on={self._plan.engine} has no other node"
         if self._job.replaced >= _MAX_REPLACED * self._plan.count:
