@@ -427,6 +427,80 @@ def test_the_end_of_the_job_is_not_a_loss():
     assert len(engine.handles) == 2
 
 
+def never_ready(handle):
+    handle.receive()
+    return 0
+
+
+def survivor_until(is_replaced, end):
+    """Return an agent that continues until another one is started, and then ends as `end` says."""
+
+    def script(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+        assert is_replaced.wait(20)
+        code = end(handle)
+        handle.report(kind="end", code=code)
+        return code
+
+    return script
+
+
+def interrupted(handle):
+    os.kill(os.getpid(), signal.SIGINT)
+    assert handle.receive() == {"signal": signal.SIGINT}
+    return 130
+
+
+@pytest.mark.parametrize(("end", "code"), [(lambda handle: 0, 0), (interrupted, 130)])
+def test_the_end_of_the_job_does_not_wait_for_a_replacement(end, code):
+    """A cluster may have no node for it at all."""
+    is_replaced = threading.Event()
+
+    def replacement(handle):
+        is_replaced.set()
+        return never_ready(handle)
+
+    engine = FakeEngine(survivor_until(is_replaced, end), lost, replacement, can_replace=True)
+    began = time.monotonic()
+    assert drive(engine, plan(2, start_timeout=60.0))[0] == code
+    assert engine.handles[2].is_stopped
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"version": "0.0.9"}, "node2 has plaunch 0.0.9"),
+        (None, "node2: no agent has reported within 0.5 s"),
+    ],
+)
+def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes, problem):
+    is_replaced = threading.Event()
+
+    def unfit(handle):
+        if changes:
+            handle.hello(**changes)
+        assert handle.receive() is None
+        return 0
+
+    def replacement(handle):
+        handle.hello()
+        handle.receive()
+        is_replaced.set()
+        handle.report(kind="end", code=0)
+        return 0
+
+    engine = FakeEngine(
+        survivor_until(is_replaced, lambda handle: 0), lost, unfit, replacement, can_replace=True
+    )
+    code, output = drive(engine, plan(2, start_timeout=0.5))
+    assert code == 0
+    assert any(text.startswith(problem) for text in output.messages), output.messages
+    assert "node3 is started in the place of node2" in output.messages
+
+
 def test_a_spare_that_does_not_notice_the_end_is_stopped():
     def spare(handle):
         handle.hello()

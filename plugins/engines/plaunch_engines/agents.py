@@ -69,6 +69,7 @@ class ConnectedNode:
         self._exitcode: int | None = None
         self._exited_at = 0.0
         self._is_stopped = False
+        self._problem = ""
         self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -137,10 +138,6 @@ class ConnectedNode:
         """Whether it should have been ready by now."""
         return self.state is AgentState.STARTING and self._clock() >= self._ready_until
 
-    def has_refused(self, plan: JobPlan) -> bool:
-        """Whether it has reported that it cannot run the job."""
-        return self.state is AgentState.READY and bool(self.problem(plan))
-
     def problem(self, plan: JobPlan) -> str:
         """Return why the job cannot start on this node, in one line; empty if it can."""
         if self.state is AgentState.ENDED:
@@ -189,9 +186,14 @@ class ConnectedNode:
         if self.state is AgentState.RUNNING:
             self._handle.write(json.dumps({"signal": int(signum)}).encode() + b"\n")
 
-    def stop(self) -> None:
-        """End the agent without grace."""
+    def stop(self, problem: str = "") -> None:
+        """End the agent without grace.
+
+        Args:
+            problem: why this node cannot take part in a job that runs.
+        """
         self._is_stopped = True
+        self._problem = self._problem or problem
         self._handle.stop()
 
     def close(self) -> None:
@@ -206,6 +208,8 @@ class ConnectedNode:
         """Describe how a node was lost."""
         if self.code == ExitCode.NODE_EXCLUDED:
             return f"{self.name} was excluded from the job"
+        if self._problem:
+            return self._problem
         if self.running is None and not self._hello:
             return self._describe_failed_start()
         return f"{self.name} is lost: its agent ended with {self._exitcode} without a report"

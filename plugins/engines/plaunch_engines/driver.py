@@ -192,13 +192,14 @@ class JobDriver:
         # Spares that began with the others could take the places of the first nodes.
         has_begun = any(node.running or node.state is AgentState.ENDED for node in self._nodes)
         for node in self._nodes:
-            if node.state is AgentState.READY:
-                if not is_open:
-                    node.stop()
-                elif has_begun:
-                    self._configure(node)
-            elif node.is_overdue() or node.has_refused(self._plan):
+            if node.state not in (AgentState.STARTING, AgentState.READY):
+                continue
+            if not is_open:
                 node.stop()
+            elif problem := node.problem(self._plan):
+                node.stop(problem)
+            elif node.state is AgentState.READY and has_begun:
+                self._configure(node)
         if is_open:
             self._replace_lost()
         elif not self._job.signals:
