@@ -5,7 +5,7 @@
 All nodes are on this machine, and have one worker each, which is bare Python. `local:N` is compared
 with N torchruns that the benchmark starts at once, with the backend
 c10d. Then one job runs over ssh, with a server for each host on an address of loopback
-(tools/cluster/ssh.py). benchmarks/README.md says how to read the table.
+(tools/cluster). benchmarks/README.md says how to read the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from measuring import BenchmarkError, Goal, Measurement, command, start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TOOL = os.path.join(os.path.dirname(__file__), "..", "tools", "cluster", "ssh.py")
+TOOL = os.path.join(os.path.dirname(__file__), "..", "tools", "cluster")
 STALL = 5.0  # seconds for which the output of the job over ssh is not read
 LINES, WIDTH = 300, 1000  # lines of each of its workers, and characters of each
 START_LIMIT = 120.0  # seconds
@@ -124,10 +124,10 @@ def measure_local(rows: dict[str, Measurement], name: str, job: Job) -> None:
 @contextlib.contextmanager
 def ssh_servers(folder: str, count: int) -> Iterator[list[str]]:
     """Run ssh servers; yield the options of a command that uses them."""
-    tool = [sys.executable, TOOL]
+    tool = [sys.executable, TOOL, f"--folder={folder}"]
     try:
         done = subprocess.run(
-            [*tool, "start", folder, f"--hosts={count}"],
+            [*tool, "start", "ssh", f"--nodes={count}"],
             capture_output=True,
             text=True,
             check=False,
@@ -136,7 +136,7 @@ def ssh_servers(folder: str, count: int) -> Iterator[list[str]]:
             raise BenchmarkError(done.stderr.strip())
         yield [f"--on=ssh:@{folder}/hosts", f"--ssh-command=ssh -F {folder}/config"]
     finally:
-        subprocess.run([*tool, "stop", folder], check=False)
+        subprocess.run([*tool, "stop", "ssh"], check=False)
 
 
 def measure_ssh(rows: dict[str, Measurement], folder: str, count: int, script: str) -> None:

@@ -7,17 +7,16 @@ slurmctld, slurmd and slurm-client; openmpi-bin for `mpirun`).
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from helpers.engine_clusters import SlurmNodes
 from helpers.nodes import WORKER, write_whole
 from helpers.waiting import wait_until
 
@@ -25,62 +24,32 @@ pytest.importorskip("torch.distributed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
-SCRIPT = Path(__file__).parents[2] / "tools/cluster/slurm_cluster.sh"
 PAGE = Path(__file__).parents[2] / "docs/slurm.md"
-NAME_SPACES = "unshare --net --uts --mount --pid --fork --kill-child --mount-proc".split()
-UP = ["sh", "-c", "echo up; exec sleep infinity"]
 TIMEOUT = 60.0  # seconds
 ON_ALL = ("--nodes=3", "--ntasks-per-node=1")
 QUICK = "--rdzv-conf=keep_alive_interval=0.4,keep_alive_max_attempt=8"
 
 
-def why_not():
-    """Return why no cluster can run here; empty if one can."""
-    if shutil.which("slurmctld-wlm") is None or shutil.which("slurmd-wlm") is None:
-        return "Slurm is not installed"
-    tried = subprocess.run([*NAME_SPACES, "true"], capture_output=True, timeout=20, check=False)
-    return "" if tried.returncode == 0 else "this user may not make name spaces"
-
-
 class Cluster:
     """A Slurm cluster whose jobs run in `folder`, which has `worker.py`."""
 
-    def __init__(self, folder, environ):
-        self.folder = folder / "jobs"
-        self.folder.mkdir()
-        (self.folder / "worker.py").write_text(WORKER)
+    def __init__(self, nodes, folder, environ):
+        self.folder = folder
+        self.lose = nodes.lose_node
+        (folder / "worker.py").write_text(WORKER)
+        self._prefix = nodes.prefix
         self._environ = {
             **environ,
-            "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
-            "SLURM_CONF": str(folder / "slurm/etc/slurm.conf"),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "LOGLEVEL": "INFO",
         }
-        self._process = subprocess.Popen(
-            [*NAME_SPACES, "bash", str(SCRIPT), str(folder / "slurm"), *UP],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        said = self._process.stdout.readline()
-        if said != "up\n":
-            pytest.fail(f"the cluster does not start: {said}{self._process.stdout.read()}")
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        self._first = children.read_text().split()[0]
-
-    def close(self):
-        """End the cluster and all of its processes."""
-        self._process.kill()
-        self._process.wait(TIMEOUT)
-        self._process.stdout.close()
 
     def run(self, *words, **environ):
         """Run a command as a user of the cluster does."""
-        inside = ["nsenter", f"--target={self._first}", "--net", "--uts", "--mount", "--pid"]
         return subprocess.run(
-            [*inside, f"--wd={self.folder}", *words],
+            [*self._prefix, *words],
+            cwd=self.folder,
             env={**self._environ, **environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -95,33 +64,6 @@ class Cluster:
         done = self.run("sbatch", "--parsable", *options, "--output=job.out", "job.sh")
         assert done.returncode == 0, done.stderr
         return Job(self, done.stdout.strip())
-
-    def lose(self, node):
-        """Kill all processes of a node, as a machine failure would, and let Slurm know."""
-        spaces = {}
-        for path in Path("/proc").glob("[0-9]*/ns/net"):
-            try:
-                spaces[int(path.parts[2])] = os.readlink(path)
-            except OSError:
-                continue
-        daemon = self._pid_of(f"-N {node}")
-        for pid, space in spaces.items():
-            if space == spaces[daemon]:
-                os.kill(pid, signal.SIGKILL)
-        done = self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
-        assert done.returncode == 0, done.stderr
-
-    def _pid_of(self, words):
-        ours = os.readlink(f"/proc/{self._first}/ns/pid")
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (path / "cmdline").read_text().replace("\0", " ")
-                if "slurmd" in command and words in command and "bash" not in command:
-                    if os.readlink(path / "ns/pid") == ours:
-                        return int(path.name)
-            except OSError:
-                continue
-        pytest.fail(f"no daemon {words}")
 
 
 class Job:
@@ -171,19 +113,10 @@ class Job:
 
 
 @pytest.fixture
-def cluster(plaunch):
+def cluster(plaunch, tmp_path):
     """A cluster of three nodes, node01 to node03."""
-    if reason := why_not():
-        pytest.skip(reason)
-    # Slurm keeps sockets in its folder. With long paths, no job would start.
-    with tempfile.TemporaryDirectory(
-        prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True
-    ) as folder:
-        cluster = Cluster(Path(folder), plaunch.environ)
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+    with closing(SlurmNodes()) as nodes:
+        yield Cluster(nodes, tmp_path, plaunch.environ)
 
 
 def batch(launch, srun="srun"):

@@ -1,19 +1,13 @@
-"""The engine `ssh` with real servers on loopback addresses.
+"""The engine `ssh` with real servers on loopback addresses; test_every_engine.py has more."""
 
-Skipped if Debian's openssh-server, or a program like it, is not installed.
-"""
-
-import contextlib
 import json
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+from contextlib import closing
 from threading import BoundedSemaphore
 
 import pytest
@@ -22,160 +16,33 @@ from plaunch.errors import UsageError
 from plaunch_engines.ssh import SshEngine, SshHandle
 from plaunch_engines.ssh_hosts import SshHost
 
+from helpers.engine_clusters import SshNodes
+from helpers.engine_commands import LIMIT, QUICK, check_refused, children_of, parent_of
 from helpers.nodes import WORKER, write_whole
-from helpers.processes import is_gone
 from helpers.waiting import wait_until
-
-TOOL = Path(__file__).parents[2] / "tools/cluster/ssh.py"
-LIMIT = 60.0
-LEFT_LIMIT = 10.0  # seconds until nothing is left after the command is killed
-# Survivors notice a lost node soon.
-QUICK = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=0.4,keep_alive_max_attempt=8"
-TRAINING = """\
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.ones(1) * dist.get_rank()
-dist.all_reduce(total)
-print("sum", total.item(), flush=True)
-dist.destroy_process_group()
-"""
-needs_servers = pytest.mark.skipif(
-    runpy.run_path(str(TOOL))["find_server"]() is None or shutil.which("ssh") is None,
-    reason="openssh-server is not installed",
-)
-
-
-class Servers:
-    """Servers of three hosts: node1, node2, node3."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.run("start", folder, "--hosts=3")
-        self.ssh = f"ssh -F {folder}/config"
-
-    @staticmethod
-    def run(*arguments):
-        subprocess.run(
-            [sys.executable, TOOL, *arguments], check=True, timeout=LIMIT, stdin=subprocess.DEVNULL
-        )
-
-    def set_shell(self, text):
-        """Let a script run instead of the login shell; it finds the command in a variable."""
-        script = self.folder / "shell"
-        script.write_text(f"#!/bin/bash\n{text}\n")
-        script.chmod(0o755)
-        key = (self.folder / "user_key.pub").read_text()
-        (self.folder / "authorized_keys").write_text(f'command="{script}" {key}')
-
-
-def start_servers(path):
-    with contextlib.ExitStack() as stack:
-        stack.callback(Servers.run, "stop", path)
-        yield Servers(path)
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    yield from start_servers(tmp_path_factory.mktemp("servers"))
+def servers():
+    with closing(SshNodes()) as found:
+        yield found
 
 
 @pytest.fixture
-def own_servers(tmp_path):
-    yield from start_servers(tmp_path / "servers")
-
-
-class SshJob:
-    """A command with `--on=ssh`, and what it has written."""
-
-    def __init__(self, folder, servers, on, *arguments, env=None, ssh=""):
-        self.folder = folder
-        self._out, self._err = folder / ".out", folder / ".err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "plaunch", f"--on=ssh:{on}",
-                    f"--ssh-command={ssh or servers.ssh}", *arguments,
-                ],
-                cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                env={**os.environ, **(env or {})}, start_new_session=True,
-            )  # fmt: skip
-
-    @property
-    def out(self):
-        return self._out.read_text()
-
-    @property
-    def err(self):
-        return self._err.read_text()
-
-    def wait(self, code):
-        assert self.process.wait(LIMIT) == code, self.err
-        return self
-
-    def workers(self):
-        """Return what workers have said of themselves, each with its node."""
-        found = []
-        for line in self.out.splitlines():
-            node, text = re.fullmatch(r"\[([^]]+)\] (.*)", line).groups()
-            facts = json.loads(text)
-            if "RANK" in facts:
-                found.append({**facts, "node": node})
-        return found
-
-    def wait_for_workers(self, count):
-        wait_until(lambda: len(self.workers()) >= count, lambda: self.out + self.err)
-        return self.workers()
-
-    def wait_for(self, text):
-        wait_until(lambda: text in self.err, lambda: self.err)
-
-    def processes(self):
-        """Return all processes whose command line names the folder."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if os.fsencode(self.folder) in (path / "cmdline").read_bytes():
-                    found.append(int(path.name))
-        return [pid for pid in found if not is_gone(pid)]
-
-    def check_nothing_left(self, workers=()):
-        began = time.monotonic()
-        pids = [worker["pid"] for worker in workers]
-        wait_until(lambda: not self.processes() and all(map(is_gone, pids)), self.processes)
-        assert time.monotonic() - began < LEFT_LIMIT
-
-
-def children(pid):
-    with contextlib.suppress(OSError):
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def own_servers():
+    with closing(SshNodes()) as found:
+        yield found
 
 
 @pytest.fixture
-def launch(tmp_path, servers):
-    """Start a command in a folder of its own, whose name a shell would split."""
-    folder = tmp_path / "it's a $job"
-    folder.mkdir()
-    (folder / "worker.py").write_text(WORKER)
-    jobs = []
+def launch(launch, servers):
+    """Start a command with hosts."""
 
-    def start(on, *arguments, of=servers, **more):
-        jobs.append(SshJob(folder, of, on, *arguments, **more))
-        return jobs[-1]
+    def launch_on(hosts, *words, of=servers, ssh=""):
+        return launch(f"--on=ssh:{hosts}", f"--ssh-command={ssh or of.ssh}", *words)
 
-    start.folder = folder
-    yield start
-    for job in jobs:
-        job.process.kill()
-        job.process.wait()
-        job.check_nothing_left()
-
-
-pytestmark = needs_servers
+    launch_on.folder = launch.folder
+    return launch_on
 
 
 # --- a job ----------------------------------------------------------------------------------------
@@ -189,7 +56,7 @@ def test_a_job_on_three_hosts(launch):
     assert {worker["WORLD_SIZE"] for worker in workers} == {"6"}
     assert {worker["node"] for worker in workers} == {"node1", "node2", "node3"}
     assert len({(worker["node"], worker["GROUP_RANK"]) for worker in workers}) == 3
-    job.check_nothing_left(workers)
+    job.check_nothing_left()
 
 
 def test_ranks_in_the_order_of_the_hosts(launch):
@@ -200,15 +67,6 @@ def test_ranks_in_the_order_of_the_hosts(launch):
         "1": "node1",
     }
     assert {worker["MASTER_ADDR"] for worker in job.workers()} == {"127.0.0.4"}
-
-
-@pytest.mark.slow
-@pytest.mark.heavy
-def test_a_training_on_three_hosts(launch):
-    pytest.importorskip("torch.distributed")
-    (launch.folder / "train.py").write_text(TRAINING)
-    job = launch("node1,node2,node3", "train.py").wait(0)
-    assert sorted(job.out.splitlines()) == [f"[node{i}] sum 3.0" for i in (1, 2, 3)]
 
 
 def test_lines_of_a_node_stay_in_order(launch):
@@ -236,7 +94,7 @@ def test_a_failure_is_reported_once_with_its_code(launch):
     job = launch("node1,node2,node3", "worker.py").wait(7)
     assert len(re.findall(r"exitcode +: 7|exit code 7", job.err)) >= 1
     assert job.err.count("Root Cause") <= 1, job.err
-    job.check_nothing_left(job.workers())
+    job.check_nothing_left()
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "zsh", "fish", "tcsh"])
@@ -272,7 +130,7 @@ def test_a_spare_host_replaces_a_lost_one(launch):
     wait_until(lambda: any(w["node"] == "node3" for w in job.workers()), lambda: job.err)
     write_whole(launch.folder / "exit", 0)
     job.wait(0)
-    job.check_nothing_left(job.workers())
+    job.check_nothing_left()
 
 
 def test_a_node_whose_connection_ends_leaves_the_job(launch, own_servers):
@@ -280,37 +138,22 @@ def test_a_node_whose_connection_ends_leaves_the_job(launch, own_servers):
         "node1,node2,node3", "--nnodes=2", "--max-restarts=3", QUICK, "worker.py", of=own_servers
     )
     job.wait_for_workers(2)
-    [session] = children(int((own_servers.folder / "node2.pid").read_text()))
+    [session] = children_of(own_servers.server_of("node2"))
     os.kill(session, signal.SIGKILL)
     job.wait_for("node3 is started in the place of node2")
     wait_until(lambda: any(w["node"] == "node3" for w in job.workers()), lambda: job.err)
     write_whole(launch.folder / "exit", 0)
     job.wait(0)
-    job.check_nothing_left(job.workers())
-
-
-def test_a_spare_that_waits_takes_over(launch):
-    job = launch(
-        "node1,node2,node3", "--spares=1", "--nproc-per-node=1", "--max-restarts=3", QUICK,
-        "worker.py",
-    )  # fmt: skip
-    workers = job.wait_for_workers(2)
-    # The store is on node1, which may be the spare itself.
-    lost = next(worker for worker in workers if worker["node"] != "node1")
-    job.wait_for("this node waits for a place")
-    os.kill(parent_of(lost["pid"]), signal.SIGKILL)
-    wait_until(lambda: len({w["node"] for w in job.workers()}) == 3, lambda: job.err)
-    write_whole(launch.folder / "exit", 0)
-    job.wait(0)
+    job.check_nothing_left()
 
 
 def test_a_host_that_dies(launch, own_servers):
     job = launch("node1,node2", "--max-restarts=3", QUICK, "worker.py", of=own_servers)
-    workers = job.wait_for_workers(2)
-    Servers.run("stop", own_servers.folder, "--host=node2")
+    job.wait_for_workers(2)
+    own_servers.lose_node("node2")
     job.wait(111)
     assert "node2 lost; 1 node is left, the job needs 2" in job.err
-    job.check_nothing_left(workers)
+    job.check_nothing_left()
 
 
 def test_a_silent_host_is_lost_after_a_bound(launch, own_servers):
@@ -320,8 +163,7 @@ def test_a_silent_host_is_lost_after_a_bound(launch, own_servers):
         ssh=f"{own_servers.ssh} -oServerAliveInterval=1 -oServerAliveCountMax=1",
     )  # fmt: skip
     job.wait_for_workers(2)
-    server = int((own_servers.folder / "node2.pid").read_text())
-    [session] = children(server)
+    [session] = children_of(own_servers.server_of("node2"))
     os.kill(session, signal.SIGSTOP)
     try:
         job.wait(111)
@@ -347,32 +189,14 @@ def test_an_agent_ends_after_silence(tmp_path):
 # --- ends -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_job(launch, signum):
-    job = launch("node1,node2,node3", "worker.py")
-    workers = job.wait_for_workers(3)
-    job.process.send_signal(signum)
-    job.wait(128 + signum)
-    job.check_nothing_left(workers)
-
-
-def test_nothing_is_left_if_the_command_is_killed(launch):
-    job = launch("node1,node2,node3", "worker.py")
-    workers = job.wait_for_workers(3)
-    job.process.kill()
-    job.wait(-signal.SIGKILL)
-    job.check_nothing_left(workers)
-
-
 def test_workers_that_ignore_sigterm_end_with_the_command(launch):
     (launch.folder / "worker.py").write_text(
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WORKER
     )
     job = launch("node1,node2", "worker.py")
-    workers = job.wait_for_workers(2)
-    job.process.kill()
-    job.wait(-signal.SIGKILL)
-    job.check_nothing_left(workers)
+    job.wait_for_workers(2)
+    job.kill()
+    job.check_nothing_left()
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -384,15 +208,6 @@ def wrapper(folder, text):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return f"--node-python={path}"
-
-
-def check_refused(job, message, code=111):
-    job.wait(code)
-    lines = job.err.splitlines()
-    assert len(lines) == 1, job.err
-    assert re.search(message, lines[0]), job.err
-    assert job.out == ""
-    job.check_nothing_left()
 
 
 def test_a_host_that_cannot_be_reached(launch):

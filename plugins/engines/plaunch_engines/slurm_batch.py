@@ -84,9 +84,10 @@ class SlurmBatchEngine:
             lines = submitted.stderr.strip().splitlines()
             raise UsageError(f"the job was not submitted: {'; '.join(lines)}")
         job = submitted.stdout.strip().partition(";")[0]
-        output = re.search(r"StdOut=(\S+)", ask_slurm("scontrol", "show", "job", job))
+        output = re.search(r"StdOut=(.+)", ask_slurm("scontrol", "show", "job", job))
         show(f"submitted job {job} ({path})")
-        show(f"output: tail -F {output[1] if output else f'slurm-{job}.out'}")
+        file = output[1] if output else f"slurm-{job}.out"
+        show(f"output: tail -F {shlex.quote(file)}")
         show(f"state: squeue --jobs={job}    end: scancel {job}")
         return 0
 
