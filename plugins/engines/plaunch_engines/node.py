@@ -26,6 +26,7 @@ from plaunch.plugin import hookimpl
 from plaunch.threads import start_thread
 
 from plaunch_engines import records
+from plaunch_engines.options import ENGINE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     settings = connection.receive()
     if settings is None:
         end(0)
+    os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
     os.environ.update(settings["env"])
     os.chdir(folder)
     agent = ConnectedAgent()
