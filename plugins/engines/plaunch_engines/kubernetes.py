@@ -104,11 +104,7 @@ class KubernetesEngine:
             image=options.get("kubernetes_image") or "",
             command=[python, "-m", "plaunch"] if python else ["plaunch"],
             arguments=[*first, *arguments],
-            env={
-                name: value
-                for name, value in env.items()
-                if name not in _NOT_IN_PODS and not name.startswith("PET_KUBERNETES_")
-            },
+            env={name: value for name, value in env.items() if name not in _NOT_IN_PODS},
             token=token,
             min_nodes=request.min_nodes or 1,
             max_nodes=request.max_nodes or 1,
