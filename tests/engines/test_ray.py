@@ -399,8 +399,9 @@ def test_missing_resources(launch, cluster):
     check_refused(
         launch(f"--on=ray:{cluster}", "--nnodes=2", "--start-limit=7",
                '--ray-resources={"GPU": 8}', "worker.py"),
-        r"nothing was started: .* within 7 s: 2 nodes with 1 CPU, 8 GPU each are requested; of the "
-        r"3 nodes of this Ray cluster, 0 have that much, and in all, 3 CPU, 0 GPU are free$",
+        r"nothing was started: .* within 7 s \(--start-limit\): 2 nodes with 1 CPU, 8 GPU each are "
+        r"requested; of the 3 nodes of this Ray cluster, 0 have that much, and in all, 3 CPU, "
+        r"0 GPU are free$",
     )  # fmt: skip
 
 

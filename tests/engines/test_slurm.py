@@ -523,7 +523,7 @@ class TestWithSlurm:
         command = cluster.plaunch("--on=slurm", "--nnodes=4", "--start-limit=4", "worker.py")
         assert command.end() == 111
         assert re.search(
-            r"slurm: no agent has reported within 4 s: job 1 is pending: Partition\w+; --start-lim",
+            r"slurm: no agent has reported within 4 s \(--start-limit\): job 1 is pending: Par\w+;",
             command.messages[-1],
         )
         cluster.check_gone()

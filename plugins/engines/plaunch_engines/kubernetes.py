@@ -49,7 +49,9 @@ class KubernetesEngine:
     def __init__(self, request: EngineRequest) -> None:
         self._mode = request.where or "apply"
         if self._mode not in _MODES:
-            raise UsageError(f"--on=kubernetes:{request.where}: choose from {', '.join(_MODES)}")
+            raise UsageError(
+                f"--on=kubernetes:{request.where} is unknown; choose from {', '.join(_MODES)}"
+            )
         if request.max_nodes is None:
             raise UsageError("--on=kubernetes needs a number of nodes (--nnodes)")
         if request.spares:
