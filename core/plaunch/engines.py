@@ -24,10 +24,12 @@ class EngineRequest:
             given `--nnodes`.
         max_nodes: the largest number of nodes of the job; None as above.
         spares: the number of further nodes, which wait to replace others.
-        folder: the working folder of the agents.
-        options: the values of the options that the engine's package declares, by attribute.
-        job: a word that identifies the job, for names and labels on the nodes: at most 20
-            lower-case letters, digits and dashes, of which the first one is a letter.
+        folder: the working folder of the agents, which each node must have at this path.
+        options: the values of the options that the engine's package declares, by attribute:
+            `acme_queue` for `--acme-queue`.
+        job: a word that identifies the job, for names and labels on the nodes, another one for
+            each command: at most 20 lower-case letters, digits and dashes, of which the first one
+            is a letter.
     """
 
     where: str = ""
@@ -78,8 +80,8 @@ class AgentHandle(Protocol):
     Attributes:
         node: the name of the node, for messages and in front of lines. If the system chooses the
             node, `poll` sets it before the agent's first output.
-        address: the address at which the other nodes reach it; empty to let the agent find out.
-            Set by `poll` as above.
+        address: the address at which the other nodes reach it; empty to let the agent find out,
+            which takes PLAUNCH_NODE_ADDRESS or the name of its host. Set by `poll` as above.
         stdout: a descriptor of the agent's standard output; the handle closes it.
         stderr: the same for standard error.
     """
@@ -99,7 +101,10 @@ class AgentHandle(Protocol):
         """Return the exit code of the agent, 128+n for signal n; None while it runs."""
 
     def stop(self) -> None:
-        """End the agent now and without grace, as SIGKILL does; may be called again."""
+        """End the agent now and without grace, as SIGKILL does; may be called again.
+
+        The agent gets signals that it handles over its standard input, not through the engine.
+        """
 
     def close(self) -> None:
         """Release what the handle has; the agent has ended, or `stop` was called."""
@@ -107,6 +112,10 @@ class AgentHandle(Protocol):
 
 class Engine(Protocol):
     """Runs one program on each node; created for one job.
+
+    It is created with an `EngineRequest`, on any thread, and raises `UsageError` if the request
+    cannot be fulfilled. Everything else is called on one thread. What an agent is reached through
+    may end without it, such as a client of a daemon: the engine then ends the agent, too.
 
     Attributes:
         nodes: the number of nodes that the engine has been given, for a job without `--nnodes`;
@@ -123,14 +132,22 @@ class Engine(Protocol):
 
         Returns at once: an agent that cannot be started ends with a code, and its handle's
         descriptors have the reason. Standard input is a pipe that `AgentHandle.write` writes to.
+        The environment and the working folder of the agent are sent there.
+
+        Called once with all indices from 0, and again with the next index for each node that is
+        replaced.
 
         Args:
             command: the program and its arguments, the same for all nodes.
-            indices: a number of each node that is unique in the job, in increasing order.
+            indices: a number of each node that is unique in the job, in increasing order. It is no
+                rank: nodes that replace others get new ones.
 
         Raises:
             UsageError: no agent can be started, for example because nodes are missing.
         """
 
     def close(self) -> None:
-        """End everything that this engine has started, and release it; may be called again."""
+        """End everything that this engine has started, and release it; may be called again.
+
+        May wait for some seconds.
+        """

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
+from plaunch.cli import worker_command
 from plaunch.cli.parser import parse
+from plaunch.errors import UsageError
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
 from plaunch_command_line.advice import advise_on_options
@@ -27,6 +29,7 @@ def check(*argv, missing_ranks=(), **environ):
         (["--run-path", "--no-python"], "--no-python has no effect with --run-path"),
         (["--start-method=fork"], "--start-method has no effect without --run-path"),
         (["--duplicate-stdout-filters=a"], "--duplicate-stdout-filters has no effect without"),
+        (["--no-python", "/bin/accelerate"], "each worker runs '/bin/accelerate', which starts a"),
     ],
 )
 def test_options_without_effect_are_reported(argv, message, caplog):
@@ -93,6 +96,18 @@ def test_a_misspelled_variable_is_reported(caplog):
     assert message == (
         "variable PET_MAX_RESTART is not known and has no effect; did you mean PET_MAX_RESTARTS?"
     )
+
+
+def test_the_variable_of_programs_for_torchrun_is_reported(caplog):
+    (message,) = warnings_of(caplog, "x.py", PET_ON="local:2")
+    assert message == (
+        "variable PET_ON has an effect only under python -m plaunch_torchrun; write the option --on"
+    )
+
+
+def test_a_program_that_calls_torchrun_instead_of_a_script():
+    with pytest.raises(UsageError, match=r"write python -m plaunch_torchrun accelerate$"):
+        worker_command(parse(["accelerate", "launch", "train.py"], {}))
 
 
 OF_OPERATORS = {

@@ -1,8 +1,8 @@
-"""The real accelerate and torchx with plaunch, in an environment that the tests create.
+"""The real accelerate, torchx, Lightning and Ignite with plaunch, in an environment of their own.
 
-torchx needs an older urllib3 than other packages that are tested here, and both have a dozen
-dependencies that nothing else needs, so they are in no extra. Without a package index these tests
-are skipped.
+torchx needs an older urllib3 than other packages that are tested here, and all have a dozen
+dependencies that nothing else needs, so they are in no extra: the tests create the environment.
+Without a package index they are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from helpers.waiting import wait_until
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
-WANTED = ("accelerate==1.15.0", "torchx==0.7.0")
+WANTED = (
+    "accelerate==1.15.0",
+    "lightning-fabric==2.6.6",
+    "pytorch-ignite==0.5.5",
+    "pytorch-lightning==2.6.6",
+    "torchx==0.7.0",
+)
 BOUND = 120.0  # seconds
 
 WORKER = """\
@@ -54,6 +60,90 @@ def train(word):
 if __name__ == "__main__":
     notebook_launcher(train, ("word",), num_processes=2, use_port="0")
 """
+# Trainings of one step with a library, whose gradient is the sum over all ranks, or their mean.
+STEP = """\
+import os, torch
+def say(rank, size, total):
+    node = os.environ["GROUP_RANK"]
+    os.write(1, f"{rank} of {size}, node {node}: {float(total):g}\\n".encode())
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+    def forward(self, data):
+        return (self.weight * data).sum()
+def data(rank):
+    return torch.tensor([rank + 1.0])
+"""
+ACCELERATE = """\
+from step import *
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(Model())
+accelerator.backward(model(data(accelerator.process_index)))
+gradient = accelerator.unwrap_model(model).weight.grad
+say(accelerator.process_index, accelerator.num_processes, gradient * accelerator.num_processes)
+accelerator.end_training()
+"""
+FABRIC = """\
+from step import *
+from lightning_fabric import Fabric
+if "LT_CLI_USED" in os.environ:  # fabric run
+    fabric = Fabric()
+else:
+    sizes = [int(os.environ[name]) for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]
+    fabric = Fabric(accelerator="cpu", devices=sizes[0], num_nodes=sizes[1])
+    fabric.launch()
+model = Model()
+wrapped = fabric.setup(model)
+fabric.backward(wrapped(data(fabric.global_rank)))
+say(fabric.global_rank, fabric.world_size, model.weight.grad * fabric.world_size)
+"""
+TRAINER = """\
+from step import *
+import pytorch_lightning as lightning
+class Module(lightning.LightningModule, Model):
+    def training_step(self, batch):
+        return self(data(self.global_rank))
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1)
+    def train_dataloader(self):
+        return [0]
+module = Module()
+trainer = lightning.Trainer(
+    accelerator="cpu",
+    devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+    num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+    max_epochs=1,
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    use_distributed_sampler=False,
+)
+trainer.fit(module)
+say(trainer.global_rank, trainer.world_size, -module.weight.detach() * trainer.world_size)
+"""
+IGNITE = """\
+from step import *
+import ignite.distributed as idist
+def train(local_rank):
+    model = Model()
+    wrapped = idist.auto_model(model)
+    wrapped(data(idist.get_rank())).backward()
+    say(idist.get_rank(), idist.get_world_size(), model.weight.grad * idist.get_world_size())
+with idist.Parallel(backend="gloo") as parallel:
+    parallel.run(train)
+"""
+SCRIPTS = {
+    "train": WORKER,
+    "sum": COLLECTIVE,
+    "notebook": NOTEBOOK,
+    "step": STEP,
+    "with_accelerate": ACCELERATE,
+    "with_fabric": FABRIC,
+    "with_trainer": TRAINER,
+    "with_ignite": IGNITE,
+}
 
 
 def outer_folders():
@@ -86,16 +176,16 @@ def python(tmp_path_factory):
 @pytest.fixture
 def start(python, tmp_path):
     """Start `python -m plaunch_torchrun ...` in a folder with the scripts."""
-    for name, text in (("train", WORKER), ("sum", COLLECTIVE), ("notebook", NOTEBOOK)):
+    for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "home").mkdir()
     started = []
 
-    def start(*words, **environ):
+    def start(*words, module="plaunch_torchrun", **environ):
         out = tmp_path / f"{len(started)}.out"
         with out.open("wb") as file:
             process = subprocess.Popen(
-                [python, "-m", "plaunch_torchrun", *words],
+                [python, "-m", module, *words],
                 cwd=tmp_path,
                 env={
                     **os.environ,
@@ -184,6 +274,51 @@ def test_accelerate_on_two_machines(start, backend):
     assert "--master-addr is not" not in ended[0][1]
 
 
+# All of these are one command for two nodes, with one worker on each if the caller permits it.
+ON_NODES = {
+    "accelerate": (accelerate("--num_machines=1", "--num_processes=2", "with_accelerate.py"), 2),
+    "fabric": (["fabric", "run", "--accelerator=cpu", "--num-nodes=2", "with_fabric.py"], 1),
+}
+SCRIPTS_ON_NODES = ("with_accelerate.py", "with_fabric.py", "with_trainer.py", "with_ignite.py")
+
+
+def check_steps(text, per_node):
+    """Check that all ranks of both nodes have trained together."""
+    size = 2 * per_node
+    total = sum(range(1, size + 1))
+    said = re.findall(r"(?:^|\] )(\d+ of \d+, node \d+: \S+)$", text, re.MULTILINE)
+    wanted = [f"{rank} of {size}, node {rank // per_node}: {total}" for rank in range(size)]
+    assert sorted(said) == wanted, text
+
+
+@pytest.mark.parametrize("caller", ON_NODES)
+def test_a_caller_on_the_nodes_of_an_engine(start, caller):
+    words, per_node = ON_NODES[caller]
+    code, text = end(start(*words, PET_ON="local:2"))
+    assert code == 0, text
+    check_steps(text, per_node)
+
+
+@pytest.mark.parametrize("script", SCRIPTS_ON_NODES)
+def test_a_script_with_a_library_on_the_nodes_of_an_engine(start, script):
+    code, text = end(start("--on=local:2", script, module="plaunch"))
+    assert code == 0, text
+    check_steps(text, 1)
+
+
+def test_a_failure_under_accelerate_on_the_nodes_of_an_engine(start):
+    words = accelerate("--num_processes=2", "--num_machines=1", "train.py")
+    code, text = end(start(*words, PET_ON="local:2", CODE="17"))
+    assert code == 17, text
+    assert len(re.findall(r"^plaunch: rank \d on \S+ failed after ", text, re.MULTILINE)) == 1, text
+
+
+def test_accelerate_that_does_not_use_torchrun_is_reported(start):
+    words = ["accelerate", "launch", "--cpu", "--num_processes=1", "train.py"]
+    _, text = end(start(*words, PET_ON="local:2"))
+    assert "PET_ON=local:2 had no effect: accelerate has not called torchrun" in text
+
+
 def is_taken(port):
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -192,6 +327,15 @@ def is_taken(port):
         except OSError:
             return True
     return False
+
+
+def test_torchx_starts_the_nodes_itself(start):
+    words = ["run", "-s", "local_cwd", "dist.ddp", "-j", "2x1", "--script", "sum.py"]
+    code, text = end(start("torchx", *words, PET_ON="local:2"))
+    assert code == 0, text
+    assert len(re.findall(r"\d of 2: 3, plaunch", text)) == 2, text
+    assert "variable PET_ON has an effect only under python -m plaunch_torchrun" in text
+    assert "PET_ON=local:2 had no effect: torchx has not called torchrun" in text
 
 
 @pytest.mark.parametrize("shape", ["1x2", "2x1"])

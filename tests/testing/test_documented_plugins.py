@@ -72,7 +72,9 @@ def test_a_documented_plugin_passes(check, tmp_path, file):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-PACKAGES = ["plaunch-example-backend", "plaunch-example-extension", "plaunch-example-plugins"]
+PACKAGES = [
+    f"plaunch-example-{name}" for name in ("backend", "extension", "plugins", "podman")
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -69,8 +69,11 @@ def test_variables(monkeypatch):
     monkeypatch.setenv("PET_NNODES", "2:3")
     monkeypatch.setenv("PET_MAX_RESTARTS", "5")
     monkeypatch.setenv("PET_STANDALONE", "true")
+    monkeypatch.setenv("PET_EVENT_CONF", "jsonl.path=a")
     args = parse("train.py")
     assert (args.nnodes, args.max_restarts, args.standalone) == ("2:3", 5, True)
+    assert args.event_conf == ["jsonl.path=a"]
+    assert own_arguments(args).event_conf == ["jsonl.path=a"]
     assert parse("--nnodes=4", "train.py").nnodes == "4"
     monkeypatch.setenv("PET_STANDALONE", "")  # as Kubeflow's training operator turns it on
     assert parse("train.py").standalone is True

@@ -16,6 +16,7 @@ from plaunch.lazy import TYPE_CHECKING, attach
 if TYPE_CHECKING:
     from plaunch.cli.console import STDERR as STDERR
     from plaunch.cli.entry import end as end
+    from plaunch.cli.entry import end_at_signals as end_at_signals
     from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.entry import open_missing_streams as open_missing_streams
     from plaunch.cli.invocation import Invocation as Invocation
@@ -40,7 +41,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".console": "STDERR",
-        ".entry": "end entry_point open_missing_streams",
+        ".entry": "end end_at_signals entry_point open_missing_streams",
         ".invocation": "Invocation",
         ".parser": "Arguments OptionTable installed_table parse",
         ".program": "concluded main run set_up_logging",

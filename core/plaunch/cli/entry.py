@@ -27,8 +27,7 @@ def entry_point() -> NoReturn:
     Ctrl-C prints one line, also during imports. Any other signal ends a launcher without workers as
     it ends any program, also if the launcher is the first process of a container.
     """
-    if os.getpid() == 1:
-        _end_at_signals()
+    end_at_signals()
     open_missing_streams()
     # The process is plaunch's own, so it may inherit orphans: see launcher_variables.
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
@@ -58,12 +57,14 @@ def open_missing_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def _end_at_signals() -> None:
+def end_at_signals() -> None:
     """Let signals end process 1 as they end other processes, until an agent handles them.
 
     The kernel discards signals for which the first process of a container has no handler. When it
     exits, the kernel ends all other processes of the container.
     """
+    if os.getpid() != 1:
+        return
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(signum) == signal.SIG_DFL:
             signal.signal(signum, _end_by_signal)

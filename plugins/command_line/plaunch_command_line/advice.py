@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _PREFIX = "PET_"  # of the variables of options, as in torchrun
+_ENGINE = "PET_ON"  # of programs for torchrun; this command line has an option only
+_CALLERS = ("accelerate", "fabric", "torchx")  # programs that call torchrun
 
 
 def advise_on_options(
@@ -59,6 +61,12 @@ def _misplaced(args: Arguments) -> Iterator[str]:
         return
     known = {option.dest: option.variable for option in args.table if option.variable}
     for name in args.unknown_variables:
+        if name == _ENGINE:
+            yield (
+                f"variable {name} has an effect only under python -m plaunch_torchrun; write the "
+                "option --on"
+            )
+            continue
         close = closest(name.removeprefix(_PREFIX), known)
         # Other variables with this prefix may be meant for other programs.
         if close is not None:
@@ -102,6 +110,11 @@ def _without_effect(args: Arguments, traits: BackendTraits) -> Iterator[str]:
                 f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only "
                 "'static' does"
             )
+    if args.no_python and is_caller(args.training_script):
+        yield (
+            f"each worker runs {args.training_script!r}, which starts a job of its own; instead of "
+            f"plaunch --no-python, write python -m plaunch_torchrun {args.training_script}"
+        )
     if args.run_path and args.no_python:
         yield "--no-python has no effect with --run-path, which runs the script with python"
     if not args.run_path and (ignored := given("--start-method")):
@@ -109,6 +122,11 @@ def _without_effect(args: Arguments, traits: BackendTraits) -> Iterator[str]:
     filters = given("--duplicate-stdout-filters", "--duplicate-stderr-filters")
     if filters and args.tee in ("", "0"):
         yield f"{filters} has no effect without --tee"
+
+
+def is_caller(program: str | None) -> bool:
+    """Whether a program starts workers itself, by calling torchrun."""
+    return program is not None and os.path.basename(program) in _CALLERS
 
 
 def advise_on_script(args: Arguments) -> str:
@@ -136,5 +154,7 @@ def advise_on_script(args: Arguments) -> str:
         names = []
     # Only misspelled names of scripts: there are other options for modules and programs.
     hint = did_you_mean(script, [os.path.join(folder, n) for n in names if n.endswith(".py")])
+    if is_caller(script):
+        hint = f"; for this program write python -m plaunch_torchrun {script}"
     others = "" if args.run_path else ", or -m for a module, or --no-python for a program"
     return hint or f" (current folder: {here}); give its path{others}"

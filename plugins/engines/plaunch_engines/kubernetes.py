@@ -103,11 +103,7 @@ class KubernetesEngine:
         token = env.pop(TOKEN_VARIABLE)
         if "PET_NPROC_PER_NODE" in env:
             arguments = [f"--nproc-per-node={env['PET_NPROC_PER_NODE']}", *arguments]
-        env = {
-            name: value
-            for name, value in env.items()
-            if name not in _NOT_IN_PODS and not name.startswith("PET_KUBERNETES_")
-        }
+        env = {name: value for name, value in env.items() if name not in _NOT_IN_PODS}
         timeout = parse(arguments, env).shutdown_timeout
         python = options.get("node_python")
         return PodJob(

@@ -26,6 +26,7 @@ from plaunch.plugin import hookimpl
 from plaunch.threads import start_thread
 
 from plaunch_engines import records
+from plaunch_engines.options import ENGINE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,9 +43,10 @@ _LOST = "the command that started this job has ended, or the connection to it"
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run one agent, and exit with its code."""
-    from plaunch.cli import end, open_missing_streams
+    from plaunch.cli import end, end_at_signals, open_missing_streams
 
     folder, script = arguments
+    end_at_signals()
     open_missing_streams()
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())  # as `plaunch` does: it owns this process
     connection = Connection()
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     settings = connection.receive()
     if settings is None:
         end(0)
+    os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
     os.environ.update(settings["env"])
     os.chdir(folder)
     agent = ConnectedAgent()
@@ -217,6 +220,7 @@ class Connection:
         os.kill(os.getpid(), signal.SIGTERM)  # the second request ends the grace
         time.sleep(began + _LAST - time.monotonic())
         os.kill(os.getpid(), signal.SIGKILL)  # the guard ends the workers
+        os._exit(128 + signal.SIGKILL)  # the first process of a container gets no SIGKILL from it
 
     def _read(self) -> Iterator[dict[str, Any]]:
         buffer = b""

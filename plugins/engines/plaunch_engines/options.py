@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from plaunch.options import LIMIT, Option, integer, seconds
 
+# Selects an engine in programs for torchrun (`plaunch_torchrun.nodes`). Not for agents.
+ENGINE_VARIABLE = "PET_ON"
+
 OPTIONS = (
     Option(
         ("--on",),
@@ -19,7 +22,6 @@ OPTIONS = (
         default=0,
         metavar="N",
         read=integer,
-        has_variable=False,
     ),
     Option(
         ("--pass-env",),
@@ -27,13 +29,11 @@ OPTIONS = (
         "the usual libraries; a final * stands for any characters; may be repeated",
         metavar="NAME,...",
         is_repeated=True,
-        has_variable=False,
     ),
     Option(
         ("--node-python",),
         "with --on: the Python of the agents on their nodes (default: this one)",
         metavar="PATH",
-        has_variable=False,
     ),
     Option(
         ("--local-network",),
@@ -42,7 +42,6 @@ OPTIONS = (
         default="loopback",
         metavar="NETWORK",
         choices=("loopback", "namespaces"),
-        has_variable=False,
     ),
     Option(
         ("--ray-resources",),
@@ -50,7 +49,6 @@ OPTIONS = (
         "(default: one CPU)",
         default="{}",
         metavar="JSON",
-        has_variable=False,
     ),
     Option(
         ("--slurm-options",),
@@ -58,7 +56,6 @@ OPTIONS = (
         'sbatch, such as "--partition=gpu --time=8:00:00 --gpus-per-node=8"; may be repeated',
         metavar="OPTIONS",
         is_repeated=True,
-        has_variable=False,
     ),
     Option(
         ("--ssh-command",),
@@ -66,7 +63,6 @@ OPTIONS = (
         "plaunch's (default: ssh)",
         default="ssh",
         metavar="COMMAND",
-        has_variable=False,
     ),
     Option(
         ("--start-limit",),
@@ -74,7 +70,6 @@ OPTIONS = (
         default=60.0,
         metavar="SECONDS",
         read=seconds(LIMIT),
-        has_variable=False,
     ),
     Option(
         ("--kubernetes-image",),

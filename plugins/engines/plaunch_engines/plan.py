@@ -12,6 +12,8 @@ from plaunch import __version__
 from plaunch.errors import UsageError
 from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE
 
+from plaunch_engines.options import ENGINE_VARIABLE, OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,7 +26,10 @@ _PASSED = (
     "CUDA_*", "GLOO_*", "LOGLEVEL", "MKL_*", "NCCL_*", "OMP_*", "PET_*", "PLAUNCH_*", "PYTHON*",
     "PYTORCH_*", "TORCH*", "UCX_*",
 )  # fmt: skip
-_NOT_PASSED = (JOBS_VARIABLE, LAUNCHER_VARIABLE, "PET_ON", "PYTHONHOME", "PYTHON_EXEC")
+_NOT_PASSED = {
+    *(option.variable for option in OPTIONS),
+    *(JOBS_VARIABLE, LAUNCHER_VARIABLE, ENGINE_VARIABLE, "PYTHONHOME", "PYTHON_EXEC"),
+}
 # Options that this command sets for each agent.
 _OF_AGENTS = ("local_addr", "node_rank", "scheduler", "standalone")
 

@@ -279,8 +279,8 @@ class RayClient:
                 for agent in agents:
                     address = self._cluster.address
                     await agent.explain(
-                        f"the Ray cluster {address} has not answered yet; this must work: ray status "
-                        f"--address={address}"
+                        f"the Ray cluster {address} has not answered yet; this must work: ray "
+                        f"status --address={address}"
                     )
             await asyncio.shield(connected)
             bundles = self._cluster.reserve(agents)

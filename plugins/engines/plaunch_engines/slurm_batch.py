@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
+from plaunch_engines.options import ENGINE_VARIABLE
 from plaunch_engines.plan import TOKEN_VARIABLE
 from plaunch_engines.slurm_programs import ask_slurm, require
 
@@ -74,7 +75,7 @@ class SlurmBatchEngine:
         try:
             submitted = subprocess.run(
                 ["sbatch", "--parsable", str(path)],
-                env={TOKEN_VARIABLE: secrets.token_hex(32), **os.environ},
+                env=_environment(),
                 capture_output=True,
                 timeout=_SUBMIT_TIMEOUT,
                 check=False,
@@ -116,6 +117,13 @@ class SlurmBatchEngine:
 
     def close(self) -> None:
         """Do nothing: the job belongs to Slurm."""
+
+
+def _environment() -> dict[str, str]:
+    """Return what Slurm passes to the agents: all variables, and a token."""
+    env = {TOKEN_VARIABLE: secrets.token_hex(32), **os.environ}
+    env.pop(ENGINE_VARIABLE, None)
+    return env
 
 
 def _lines(words: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ first on PATH, under the name `torchrun`.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import runpy
 import shlex
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_torchrun.import_hook import install
+from plaunch_torchrun.nodes import describe_unused
 from plaunch_torchrun.programs import find_program
 
 if TYPE_CHECKING:
@@ -42,7 +44,11 @@ def main() -> None:
         program = _prepare(sys.argv[1:])
         install()
         put_torchrun_on_path()
-        program()
+        try:
+            program()
+        finally:
+            if text := describe_unused(sys.argv[0]):
+                logging.getLogger("plaunch").warning("%s", text)
     except PlaunchError as error:
         failed = error
 
@@ -66,7 +72,10 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
         return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
     name = argv[0]
     if name.startswith("-"):
-        raise UsageError(f"{name!r} is not an option here; {_USAGE}")
+        raise UsageError(
+            f"{name!r} is not an option here; {_USAGE}, and set options of plaunch with variables, "
+            "such as PET_MAX_RESTARTS=3"
+        )
     if os.path.exists(name) and (os.sep in name or name.endswith(".py")):
         sys.argv = argv
         sys.path.insert(0, os.path.dirname(os.path.abspath(name)))

@@ -13,6 +13,7 @@ import plaunch
 from plaunch import LaunchConfig
 
 from plaunch_torchrun.exceptions import torch_typed
+from plaunch_torchrun.nodes import refuse_engine
 from plaunch_torchrun.registry import create_manager
 from plaunch_torchrun.translate import own_config
 
@@ -64,6 +65,7 @@ def launch_agent(
 ) -> dict[int, Any]:
     """`plaunch.launch_agent` for torch's configurations and with torch's exceptions."""
     with torch_typed():
+        refuse_engine("elastic_launch and launch_agent start workers")
         own = own_config(config)
         return plaunch.launch_agent(
             own,

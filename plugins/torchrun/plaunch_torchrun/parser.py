@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli import installed_table, parse, parse_min_max_nnodes
+from plaunch.plugin import ENGINES
 
 from plaunch_torchrun.argparse_util import check_env, env
 
@@ -24,8 +25,11 @@ _GIVEN = "command line"
 
 
 def is_setting(option: Option) -> bool:
-    """Whether an option is a setting of the launch, and not an action such as `--version`."""
-    return option.has_variable or option.is_repeated
+    """Whether an option is a setting of the launch, and not an action such as `--version`.
+
+    The option of engines is both, and has a variable only here: see `plaunch_torchrun.nodes`.
+    """
+    return option.has_variable or option.is_repeated or option.names[-1] == ENGINES.flag
 
 
 def get_args_parser() -> argparse.ArgumentParser:
@@ -72,7 +76,10 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
     )
     help_text = option.help.replace("%", "%%")
     if option.is_repeated:
-        group.add_argument(*names, action="append", default=[], help=help_text)
+        text = os.environ.get(option.variable)
+        group.add_argument(
+            *names, action="append", default=[] if text is None else [text], help=help_text
+        )
     elif option.read is None:
         group.add_argument(*names, dest=option.dest, action=check_env, help=help_text)
     else:
@@ -117,6 +124,8 @@ def own_arguments(args: argparse.Namespace) -> Arguments:
             words += [option.names[-1]] if value else []
         elif isinstance(value, (str, int, float)):
             words.append(f"{option.names[-1]}={value}")
+        elif option.is_repeated and isinstance(value, list):
+            words += [f"{option.names[-1]}={each}" for each in value]
         else:
             objects[option.dest] = value
     script = getattr(args, "training_script", None)

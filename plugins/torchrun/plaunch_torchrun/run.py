@@ -19,6 +19,7 @@ from plaunch.process import Std
 from plaunch_torchrun.argparse_util import check_env, env
 from plaunch_torchrun.exceptions import torch_typed
 from plaunch_torchrun.launcher import elastic_launch, launch_agent
+from plaunch_torchrun.nodes import launch_on_nodes
 from plaunch_torchrun.parser import (
     get_args_parser,
     get_use_env,
@@ -86,7 +87,7 @@ def config_from_args(
 
     Raises:
         UsageError: a value is malformed or out of range; the message names the option. Or plugins
-            are selected with `-p`, which a configuration cannot contain.
+            (`-p`) or an engine (`PET_ON`) are selected, which a configuration cannot contain.
     """
     words = list(getattr(args, "plugins", None) or [])
     if words:
@@ -94,6 +95,11 @@ def config_from_args(
             f"-p {words[0]} would have no effect: a configuration does not contain plugins; call "
             "run with these arguments, or omit -p and pass the objects to elastic_launch "
             "(plugins=[...])"
+        )
+    if getattr(args, "on", None):
+        raise UsageError(
+            f"PET_ON={args.on} would have no effect: a configuration is for this node; call run "
+            "with these arguments, or unset PET_ON"
         )
     config, entrypoint, arguments, _ = _read(args)
     return config, entrypoint, arguments
@@ -119,14 +125,18 @@ def _read(
 def run(args: argparse.Namespace) -> None:
     """Launch what `args` describe, and wait for the end; see `config_from_args`.
 
-    Plugins selected with `-p` are used.
+    Plugins selected with `-p` are used, and so is an engine (`PET_ON`).
 
     Raises:
         ChildFailedError: workers failed and no restart was left.
         SignalException: a stop signal ended the job.
         PlaunchError: the launch failed for another reason.
+        SystemExit: the job on the nodes of an engine failed.
     """
     with torch_typed():
+        if getattr(args, "on", None):
+            launch_on_nodes(args)
+            return
         config, entrypoint, arguments, manager = _read(args)
         plaunch.launch_agent(config, entrypoint, arguments, manager=manager)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -88,12 +89,36 @@ def test_a_signal_while_it_starts_ends_it(run_first, moment, signum):
     assert unshare.returncode == 128 + signum
 
 
+WAIT_AS_AGENT = WAIT_AT_IMPORT.replace(
+    "from plaunch.cli import entry_point\nentry_point()",
+    "from plaunch_engines.node import main\nmain([sys.argv[1], ''])",
+)
+IGNORE_SIGTERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [("", 128 + signal.SIGTERM), (IGNORE_SIGTERM, 128 + signal.SIGKILL)],
+    ids=["starting", "stuck"],
+)
+def test_the_agent_of_an_engine_ends_with_its_connection(run_first, tmp_path, before, code):
+    """Even while it starts, and if it is stuck: a container's first process cannot be killed."""
+    streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    unshare = run_first("-c", before + WAIT_AS_AGENT, "plaunch.launch", str(tmp_path), **streams)
+    settings = {"env": {}, "arguments": ["--no-python", "--", "sleep", "600"]}
+    unshare.stdin.write(json.dumps(settings) + "\n")
+    unshare.stdin.flush()
+    assert "here\n" in iter(unshare.stderr.readline, "")
+    unshare.communicate(timeout=BOUND)
+    assert unshare.returncode == code
+
+
 def test_a_signal_that_the_caller_ignores_stays_ignored(run_first):
     code = (
         "import signal\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from plaunch.cli.entry import _end_at_signals\n"
-        "_end_at_signals()\n"
+        "from plaunch.cli import end_at_signals\n"
+        "end_at_signals()\n"
         "assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN\n"
         "assert callable(signal.getsignal(signal.SIGTERM))\n"
     )

@@ -29,7 +29,8 @@ _LINE = 200_000  # bytes, more than a pipe holds
 class EngineConformance(PluginSuite):
     """Subclass this suite and implement `plugin`; pytest collects the subclass.
 
-    The engine must be usable: the suite starts small Python programs on its nodes.
+    The engine must be usable: the suite starts small programs on its nodes, with this Python. One
+    of them writes into the folder of the request.
 
     Attributes:
         where: the text after the colon of `--on`.
@@ -200,7 +201,10 @@ class EngineConformance(PluginSuite):
         deadline = time.monotonic() + self.end
         while not os.path.exists(path):
             if time.monotonic() > deadline:
-                pytest.fail("the agent did not see the end of its standard input")
+                pytest.fail(
+                    "the agent did not see the end of its standard input, or could not create "
+                    f"{path}: nodes must have the folder of the request"
+                )
             time.sleep(0.05)
 
     def test_closing_the_engine_ends_all_agents(self) -> None:
@@ -215,7 +219,7 @@ class EngineConformance(PluginSuite):
             self.exit_of(handle)
 
     def test_a_program_that_does_not_exist_ends_with_a_reason(self) -> None:
-        """The code is not 0, and stderr says why; or `start` raises an OSError or UsageError."""
+        """The code is not 0, and stderr names it; or `start` raises an OSError or UsageError."""
         engine = self.engine()
         try:
             handles = engine.start([os.path.join(self.folder, "missing")], (0,))

@@ -1,0 +1,1 @@
+"""Runs each agent of a job in a container of podman."""
