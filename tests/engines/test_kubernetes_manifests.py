@@ -179,7 +179,7 @@ def test_print_needs_no_client(monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--on=kubernetes:show"], "--on=kubernetes:show: choose from apply, print"),
+        (["--on=kubernetes:show"], "--on=kubernetes:show is unknown; choose from"),
         (["--on=kubernetes"], "--on=kubernetes needs a number of nodes (--nnodes)"),
         (
             ["--on=kubernetes", "--nnodes=2", "--spares=1"],
