@@ -171,15 +171,20 @@ def succeeding(handle):
     return 0
 
 
+def waiting(handle):
+    handle.hello()
+    handle.receive()
+    handle.receive()  # the signal that ends it
+    return 143
+
+
 def failing(code, **fields):
+    known = {"text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True}
+
     def script(handle):
         handle.hello()
         if handle.receive() is not None:
-            handle.report(
-                kind="failure",
-                **{"text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True},
-                **fields,
-            )
+            handle.report(kind="failure", **{**known, **fields})
             handle.report(kind="end", code=code)
         return code
 
@@ -269,11 +274,11 @@ def test_the_first_failure_is_reported_once():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"version": "0.0.9"}, "node1 has plaunch 0.0.9"),
+        ({"version": "0.0.9"}, "node1 has plaunch 0.0.9, and this machine .*; install the same"),
         ({"protocol": 99}, "node1 has plaunch"),
-        ({"python": "3.1.4"}, "node1 has Python 3.1.4"),
-        ({"has_folder": False}, "node1 has no folder /work"),
-        ({"script": ""}, "node1 has no train.py in /work"),
+        ({"python": "3.1.4"}, "node1 has Python 3.1.4, and this machine .*; name another one with"),
+        ({"has_folder": False}, "node1 has no folder /work.*; run the command in a folder that"),
+        ({"script": ""}, "node1 has no train.py in /work; copy it to all nodes"),
         (
             {"script": "8 bytes"},
             r"node1 has another train.py in /work .* \(8 bytes, here 9 bytes\)",
@@ -299,6 +304,31 @@ def test_an_agent_that_does_not_start_is_named_with_its_last_lines():
 
     with pytest.raises(StartError, match=r"node1: .*\(255\): ssh: .*refused"):
         drive(FakeEngine(succeeding, refused), plan(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"\(3\), and it has written nothing"),
+        ("python: No module named 'plaunch_engines'", "; install plaunch .* for this Python, or"),
+        ("execve(): /none/python: No such file or directory", "; name the Python of the nodes"),
+    ],
+)
+def test_an_agent_that_does_not_start_has_a_hint(text, message):
+    def refused(handle):
+        os.write(handle.err, text.encode() + b"\n")
+        return 3
+
+    with pytest.raises(StartError, match=f"node1: the agent could not be started .*{message}"):
+        drive(FakeEngine(succeeding, refused), plan(2, python="/none/python"))
+
+
+@pytest.mark.parametrize(("count", "prefix"), [(1, "node1: "), (2, "")])
+def test_a_failure_of_one_node_has_its_name(count, prefix):
+    failed = failing(2, is_of_workers=False, text="no GPU to count")
+    code, output = drive(FakeEngine(*[waiting] * (2 - count), *[failed] * count), plan(2))
+    assert code == 2
+    assert output.messages[-1] == f"{prefix}no GPU to count"
 
 
 def test_all_nodes_with_problems_are_named():
@@ -334,7 +364,9 @@ def test_an_agent_that_says_nothing_is_named_after_the_limit():
         assert handle.receive() is None
         return 0
 
-    with pytest.raises(StartError, match=r"node1: no agent has reported within 0\.3 s: Password:"):
+    with pytest.raises(
+        StartError, match=r"node1: no agent has reported within 0\.3 s \(--start-limit\): Pass"
+    ):
         drive(FakeEngine(succeeding, silent), plan(2, start_timeout=0.3))
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plaunch_engines.kubernetes_manifests import KINDS
 
 from helpers.engine_commands import LIMIT, EngineCommand
 from helpers.network import Network
@@ -17,6 +18,8 @@ pytest.importorskip("kubernetes", reason="the client of Kubernetes is not instal
 pytest.importorskip("kubernetes_validate", reason="the schemas of Kubernetes are not installed")
 
 from helpers.kubernetes_cluster import FakeCluster
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 SHOW = """
 import os, sys
@@ -87,6 +90,24 @@ def processes(folder):
     return found
 
 
+def documented_rights(kind):
+    """Return the group, resource and verb of each right of the Role in the documentation."""
+    page = Path(__file__).parents[2] / "docs/engines.md"
+    role = next(
+        yaml.safe_load(block)
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        if "kind: Role" in block
+    )
+    known = KINDS[kind]
+    return {
+        (known.api.rpartition("/")[0] if group == "batch" else group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in ([known.plural] if rule["resources"] == ["jobs"] else rule["resources"])
+        for verb in rule["verbs"]
+    }
+
+
 def start(cluster, *words, script=None, kind="job", nodes=3, env=None):
     if script is not None:
         (cluster.folder / "train.py").write_text(script)
@@ -116,6 +137,7 @@ def test_a_job_of_three_pods(cluster, kind):
     created = [plural for verb, plural, _, query in cluster.requests if verb == "create"]
     own = ["secrets"] if kind != "job" else ["secrets", "services"]
     assert created == [f"{kind}s", *own] * 2  # a trial first
+    assert cluster.rights_used <= documented_rights(kind)
 
 
 def test_the_code_of_the_job_is_that_of_the_rank_that_failed(cluster):
@@ -166,20 +188,27 @@ def test_the_log_is_complete_after_a_lost_connection_and_errors_of_the_server(cl
 @pytest.mark.parametrize(
     ("words", "change", "code", "message"),
     [
-        ([], lambda c: c.forbidden.add("create jobs"), 1,
-         r"cannot create Job plaunch-\w+: jobs is forbidden: User .u. cannot create .* \(403\)"),
-        ([], lambda c: c.forbidden.add("create secrets"), 1, r"cannot create Secret .*forbidden"),
-        (["--kubernetes-namespace=other"], None, 1,
-         r'namespaces "other" not found; name another one with --kubernetes-namespace'),
-        (["--kubernetes-kind=jobset"], lambda c: c.missing.add("jobsets"), 1,
-         r"the cluster has no jobsets.jobset.x-k8s.io; install JobSet, or choose another --kub"),
+        ([], lambda c: c.forbidden.add("create secrets"), 111,
+         r"cannot create Secret plaunch-\w+: secrets is forbidden: User .u. cannot create resource "
+         r"\S+ in .* \(403 from http://\S+\); get this right, or name another namespace with --"),
+        ([], lambda c: c.forbidden.add("list pods"), 111, "nothing was started: cannot list pods"),
+        ([], lambda c: c.forbidden.add("delete jobs"), 111, r"cannot delete Job plaunch-\w+: "),
+        ([], lambda c: c.forbidden.add("get pods/log"), 111, r"cannot read the log of plaunch-"),
+        ([], lambda c: setattr(c, "is_locked", True), 111,
+         r"http://\S+ does not accept the credentials of the current context \(Unauthorized\); "),
+        (["--kubernetes-namespace=other"], None, 111,
+         r'namespaces "other" not found \(404 from http://\S+\); name another one with --'),
+        (["--kubernetes-kind=jobset"], lambda c: c.missing.add("jobsets"), 111,
+         r"the cluster has no jobsets.jobset.x-k8s.io in version v1alpha2: install JobSet, or "),
         (["--kubernetes-image=train:none", "--start-limit=1"], None, 111,
-         r"Job plaunch-\w+ was deleted: \S+ has not started within 1 s \(--start-limit\): "
-         r"(ErrImagePull|ImagePullBackOff): pull of train:none: not found"),
+         r"plaunch-\S+ has not started within 1 s \(--start-limit\): "
+         r"(ErrImagePull|ImagePullBackOff): pull of train:none: not found; Job plaunch-\w+ is "
+         r"deleted; check the image"),
         (["--kubernetes-template=t.yaml"],
-         lambda c: (c.folder / "t.yaml").write_text("kind: Job\nspec: {completion: 1}"), 1,
+         lambda c: (c.folder / "t.yaml").write_text("kind: Job\nspec: {completion: 1}"), 111,
          r"cannot create Job plaunch-\w+: .*completion"),
-        ([], lambda c: c.forbidden.add("get pods"), 1, r"list pods: .*; Job plaunch-\w+ continues"),
+        (["--nnodes=1:2"], lambda c: c.ignored.add("successPolicy"), 111,
+         r"ignores spec.successPolicy of Job plaunch-\w+: the cluster needs a newer version"),
     ],
 )  # fmt: skip
 def test_what_the_cluster_refuses_is_one_line_and_leaves_nothing(
@@ -187,35 +216,55 @@ def test_what_the_cluster_refuses_is_one_line_and_leaves_nothing(
 ):
     if change:
         change(idle)
-    idle.images = () if "get pods" in idle.forbidden else idle.images
     command = start(idle, *words, "train.py")
     assert command.end() == code, command.text()
     *before, last = command.text().splitlines()
     assert re.search(message, last), command.text()
-    assert not before or before[0].startswith("plaunch: created Job")
-    assert "Traceback" not in command.text()
-    if "continues" not in message:
-        assert idle.objects == {}
-        assert idle.pods == []
+    assert not before or "train:none" in words[0]
+    assert idle.objects == {}
+    assert idle.pods == []
+
+
+def test_an_image_without_plaunch(cluster):
+    command = start(cluster, "--node-python=/no/python", "train.py", nodes=1)
+    assert command.end() == 128, command.text()
+    assert re.search(
+        r"plaunch-\S+ ended with 128: StartError: .*exec: \"/no/python\": executable file not",
+        command.text(),
+    )
+    assert "unable to retrieve container logs" in command.text()
+
+
+def test_a_train_job_restarts_containers_before_it_fails(cluster):
+    cluster.train_job_limit = 1
+    command = start(
+        cluster, "--nproc-per-node=1", "train.py", kind="trainjob", nodes=1,
+        script="import sys; print('fails', flush=True); sys.exit(7)",
+    )  # fmt: skip
+    assert command.end() == 7, command.text()
+    assert "] fails" in command.text()
+    assert re.search(r"TrainJob plaunch-\w+ has failed: BackoffLimitExceeded", command.text())
 
 
 def test_a_job_without_pods_shows_the_warning_of_the_cluster(idle):
-    idle.events = [{"reason": "FailedCreate", "message": "exceeded quota"}]
+    event = {"reason": "FailedCreate", "message": "exceeded quota"}
+    idle.events = [{"about": "plaunch-[0-9a-f]+-node-0", **event}]  # the Job of the JobSet
     idle._start_pod = lambda job, index: None
-    command = start(idle, "train.py")
+    command = start(idle, "train.py", kind="jobset")
     command.wait_for("FailedCreate: exceeded quota")
-    idle.delete("jobs", next(name for plural, name in idle.objects if plural == "jobs"))
-    assert command.end() == 1
-    assert "was deleted by another program" in command.text()
+    idle.delete("jobsets", next(name for plural, name in idle.objects if plural == "jobsets"))
+    assert command.end() == 111
+    assert "does not exist any more in namespace team" in command.text()
 
 
 def test_a_cluster_that_cannot_be_reached(idle):
     text = idle.kubeconfig.read_text().replace(idle.url, "http://127.0.0.1:9")
     idle.kubeconfig.write_text(text)
     command = start(idle, "train.py")
-    assert command.end() == 1
+    assert command.end() == 111
     assert re.fullmatch(
-        r"plaunch: cannot create Job \S+: http://127.0.0.1:9 cannot be reached: .*\n",
+        r"plaunch: nothing was started: cannot create Job \S+: http://127.0.0.1:9 cannot be "
+        r"reached: Failed to establish .* refused; this must work: kubectl get --raw /readyz\n",
         command.text(),
     )
 
@@ -227,6 +276,21 @@ def test_without_a_kubeconfig(idle, text):
     assert command.end() == 2
     assert command.text().count("\n") == 1
     assert "--on=kubernetes: no cluster is configured (" in command.text()
+
+
+def test_a_program_that_gives_no_credentials(idle):
+    config = yaml.safe_load(idle.kubeconfig.read_text())
+    command = {"command": "sh", "args": ["-c", "echo token has expired >&2; exit 1"]}
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": {**program, **command}}
+    idle.kubeconfig.write_text(yaml.safe_dump(config))
+    command = start(idle, "train.py")
+    assert command.end() == 2
+    assert re.fullmatch(
+        r"plaunch: error: --on=kubernetes: context 'x' gives no credentials for http://\S+ "
+        r"\(exec: process returned 1. token has expired\); log in, or use another context\n",
+        command.text(),
+    )
 
 
 def test_a_job_continues_without_its_command(cluster):

@@ -1,14 +1,16 @@
 """The manifests of `--on=kubernetes`, checked with the published schemas, and templates."""
 
 import json
+import re
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from plaunch.cli import main
 from plaunch.errors import UsageError
-from plaunch_engines.kubernetes_manifests import PodJob, escape
-from plaunch_engines.kubernetes_template import apply_template, read_template
+from plaunch_engines.kubernetes_manifests import PodJob, escape, grace
+from plaunch_engines.kubernetes_template import Template
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -70,6 +72,19 @@ def test_the_models_of_jobset_and_kubeflow(kind, model):
         validate({"apiVersion": "batch/v1", "kind": "Job", "spec": job}, VERSIONS[-1])
 
 
+def test_the_templates_of_the_documentation(tmp_path):
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="no models of Kubeflow")
+    page = (Path(__file__).parents[2] / "docs/engines.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    pods, train_job = (text for text in blocks if "kind: Role" not in text)
+    *_, job = merged(tmp_path, pods)
+    validate(job, VERSIONS[-1])
+    assert job["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h100"}
+    *_, job = merged(tmp_path, train_job, "trainjob")
+    read = models.TrainerV1alpha1TrainJob.from_dict(job)
+    assert json.loads(read.to_json()) == job
+
+
 def test_a_train_job_has_no_variable_that_kubeflow_sets(monkeypatch, capfd):
     for name, value in (
         ("PET_NNODES", "2"), ("PET_NPROC_PER_NODE", "4"), ("PET_MAX_RESTARTS", "3"),
@@ -89,6 +104,55 @@ def test_a_train_job_has_no_variable_that_kubeflow_sets(monkeypatch, capfd):
     ]  # fmt: skip
     assert len(secret["stringData"]["token"]) == 64
     assert secret["stringData"]["token"] not in json.dumps(job)
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "seconds"),
+    [
+        ([], {}, 60),
+        (["--shutdown-timeout=300"], {}, 330),
+        ([], {"PET_SHUTDOWN_TIMEOUT": "90"}, 120),
+        (["--shutdown-timeout=inf"], {}, 7 * 86400),
+        # It is not a variable that pods get.
+        ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "90"}, 60),
+    ],
+)
+def test_pods_have_more_time_to_end_than_workers(words, variables, seconds, monkeypatch, capfd):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = ["--on=kubernetes:print", "--nnodes=2", "--kubernetes-image=train:1", *words]
+    assert main([*words, "train.py"]) == 0
+    job = list(yaml.safe_load_all(capfd.readouterr().out))[-1]
+    assert grace(job) == seconds
+
+
+def test_exit_codes_of_pods_are_those_of_plaunch(monkeypatch, capfd):
+    monkeypatch.setenv("PLAUNCH_EXIT_CODE", "torchrun")
+    words = ["--on=kubernetes:print", "--nnodes=2", "--kubernetes-image=train:1"]
+    assert main([*words, "train.py"]) == 0
+    assert "PLAUNCH_EXIT_CODE" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: Job\nspec: null",
+        "kind: Job\nspec: {template: null}",
+        "kind: PodTemplate\ntemplate: {spec: {$patch: replace, containers: [{name: a}]}}",
+    ],
+)
+def test_a_template_that_removes_the_agent(text, tmp_path, capfd):
+    path = tmp_path / "t.yaml"
+    path.write_text(text)
+    words = ["--nnodes=2", "--kubernetes-image=train:1", f"--kubernetes-template={path}"]
+    assert main(["--on=kubernetes:print", *words, "train.py"]) == 2
+    assert "--kubernetes-template removes container node" in capfd.readouterr().err
+
+
+def test_variables_of_the_rendezvous_have_priority_in_a_train_job():
+    env = {"PET_RDZV_BACKEND": "etcd-v2", "PET_RDZV_ENDPOINT": "etcd:2379"}
+    args = manifests("trainjob", env=env)[-1]["spec"]["trainer"]["args"]
+    assert args == ["--nnodes=2", "--nproc-per-node=8", "--", "train.py"]
 
 
 def test_the_words_of_the_user_are_not_expanded():
@@ -115,7 +179,7 @@ def test_print_needs_no_client(monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--on=kubernetes:show"], "--on=kubernetes:show: choose from apply, print"),
+        (["--on=kubernetes:show"], "--on=kubernetes:show is unknown; choose from"),
         (["--on=kubernetes"], "--on=kubernetes needs a number of nodes (--nnodes)"),
         (
             ["--on=kubernetes", "--nnodes=2", "--spares=1"],
@@ -131,7 +195,10 @@ def test_print_needs_no_client(monkeypatch, capfd):
             ["--on=kubernetes", "--nnodes=2", "--kubernetes-resources=gpu"],
             "'gpu' is not NAME=",
         ),
-        (["--on=kubernetes", "--nnodes=2", "--kubernetes-template=no.yaml"], "No such file"),
+        (
+            ["--on=kubernetes", "--nnodes=2", "--kubernetes-template=no.yaml"],
+            "--kubernetes-template: no.yaml: No such file",
+        ),
     ],
 )
 def test_usage_errors(words, message, capfd):
@@ -147,7 +214,7 @@ def test_usage_errors(words, message, capfd):
 def merged(tmp_path, text, kind="job"):
     path = tmp_path / "template.yaml"
     path.write_text(text)
-    return apply_template(manifests(kind), read_template(str(path)))
+    return Template(str(path)).apply(manifests(kind))
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])
@@ -198,7 +265,7 @@ def test_other_objects_are_merged_and_parts_replaced(tmp_path):
 kind: Job
 metadata: {labels: {kueue.x-k8s.io/queue-name: gpus}}
 spec:
-  backoffLimit: 0
+  backoffLimitPerIndex: 0
   podFailurePolicy: {$patch: replace, rules: []}
 ---
 kind: Service
@@ -208,7 +275,7 @@ spec: {ipFamilyPolicy: PreferDualStack}
     )
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpus"}
     assert job["metadata"]["name"] == "plaunch-1"
-    assert (job["spec"]["backoffLimit"], job["spec"]["completions"]) == (0, 2)
+    assert (job["spec"]["backoffLimitPerIndex"], job["spec"]["completions"]) == (0, 2)
     assert job["spec"]["podFailurePolicy"] == {"rules": []}
     assert service["spec"]["clusterIP"] == "None"
 
@@ -219,17 +286,30 @@ spec: {ipFamilyPolicy: PreferDualStack}
         ("kind: Job\nspec: [", "template.yaml, line 2: "),
         ("kind: Job\nspec:\n  suspend: true\n  suspend: false", "line 4: 'suspend' occurs twice"),
         ("kind: {a: b}: c", "line 1: "),
-        ("- a", "document 1 is a list, not a mapping with a kind"),
-        ("kind: Deployment", "kind 'Deployment' is not a kind of this job's manifests; choose"),
+        ("kind: Job\n? [a]\n: b", "line 2: a key is not a text"),
+        ("- a", "template.yaml: document 1 has no kind"),
+        ("kind: Job\n---\nspec: {}", "document 2 has no kind"),
+        ("kind: Job\n---\nkind: Job", "there are two documents of the kind Job; write one"),
+        ("kind: Job\nmetadata: {labels: {day: 2026-01-01}}", "cannot be written as JSON, "),
+        ("kind: Job\nspec: &a {b: *a}", "cannot be written as JSON, in which it is sent: Circ"),
+        ("kind: Deployment",
+         "template.yaml: this job has no 'Deployment'; choose from Job, PodTemplate, Secret, Serv"),
         ("kind: Job\nspec: {template: {spec: {containers: {a: b}}}}",
-         "Job.spec.template.spec.containers is a list, and a mapping in the template"),
-        ("kind: Job\nspec: 3", "Job.spec is a mapping, and 3 in the template"),
+         "Job.spec.template.spec.containers is a mapping, and has to be a list"),
+        ("kind: Job\nspec: 3", "Job.spec is 3, and has to be a mapping"),
         ("kind: Job\nspec: {completionMode: [a]}",
-         "Job.spec.completionMode is 'Indexed', and a list in the template"),
-        ("kind: Job\nspec: {$patch: delete}", "Job.spec.$patch is 'delete'; it can only be"),
-        ("kind: Job\nmetadata: {name: x}", "Job.metadata.name is 'x', and this job's is plaunch-1"),
-        ("kind: Job\napiVersion: v2", "Job.apiVersion is 'v2', and this job's is batch/v1"),
-        ("kind: PodTemplate\nspec: {}", "PodTemplate.spec is unknown; a PodTemplate has"),
+         "Job.spec.completionMode is a list, and has to be like 'Indexed'"),
+        ("kind: Job\nspec: {$patch: delete}", "Job.spec.$patch is 'delete', and can only be"),
+        ("kind: Job\nmetadata: {name: x}",
+         "Job.metadata.name is 'x', and this command sets 'plaunch-1'; leave it out"),
+        ("kind: Job\nmetadata: {name: null}", "Job.metadata.name is None, and this command sets"),
+        ("kind: Secret\n$patch: replace", "Secret.apiVersion is None, and this command sets 'v1'"),
+        ("kind: Job\nmetadata: {namespace: x}",
+         "Job.metadata.namespace is 'x', and --kubernetes-namespace sets 'team'"),
+        ("kind: Job\napiVersion: v2", "Job.apiVersion is 'v2', and this command sets 'batch/v1'"),
+        ("kind: PodTemplate\nspec: {}", "PodTemplate.spec is unknown; changes belong to PodTempl"),
+        ("kind: PodTemplate\ntemplate: {spec: {containers: [{image: x}]}}",
+         "PodTemplate.template.spec.containers has an item without a name"),
     ],
 )  # fmt: skip
 def test_errors_of_a_template_name_the_place(tmp_path, text, message):
@@ -240,5 +320,5 @@ def test_errors_of_a_template_name_the_place(tmp_path, text, message):
 
 
 def test_a_train_job_has_no_pod_template(tmp_path):
-    with pytest.raises(UsageError, match=r"choose from ..Secret., .TrainJob"):
+    with pytest.raises(UsageError, match="choose from Secret, TrainJob"):
         merged(tmp_path, "kind: PodTemplate", "trainjob")

@@ -1,14 +1,12 @@
-"""What the status of pods says, and the lines of their logs."""
+"""What the status of pods says."""
 
-from plaunch_engines.kubernetes_logs import split_lines
-from plaunch_engines.kubernetes_pods import choose_code, end_of_job, read_pod
-from plaunch_engines.records import MAX_LINE
+from plaunch_engines.kubernetes_pods import choose_code, end_of_job, is_suspended, read_pod
 
 
-def pod(index=0, state=None, created="1", **status):
+def pod(index=0, state=None, created="1", last=None, **status):
     metadata = {"name": f"x-{index}", "creationTimestamp": created}
     metadata["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
-    containers = [{"name": "node", "state": state or {}}]
+    containers = [{"name": "node", "state": state or {}, "lastState": last or {}}]
     status = {"containerStatuses": containers, **status}
     return read_pod({"metadata": metadata, "spec": {"hostname": f"x-{index}"}, "status": status})
 
@@ -29,6 +27,22 @@ def test_a_pod_that_was_replaced_does_not_count():
     assert choose_code([pod(0, ended(0), created="2"), pod(0, ended(5), created="1")]) is None
 
 
+def test_of_a_container_that_was_restarted_the_cause_counts():
+    restarted = pod(0, ended(143), last=ended(7))
+    assert restarted.ends[0].code == 143
+    assert choose_code([restarted]) == 7
+    assert choose_code([pod(0, ended(9), last=ended(7))]) == 9
+    assert choose_code([pod(0, {"running": {}}, last=ended(7))]) == 7
+
+
+def test_a_container_that_is_restarted_has_not_ended():
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    crashed = pod(0, waiting, last=ended(7))
+    assert (crashed.problem, crashed.is_started, crashed.is_over) == ("", True, False)
+    assert pod(0, waiting).problem == "CrashLoopBackOff"
+    assert pod(0, ended(7), phase="Failed").is_over
+
+
 def test_states():
     waiting = pod(state={"waiting": {"reason": "ErrImagePull", "message": "a\n b"}})
     assert (waiting.problem, waiting.is_started) == ("ErrImagePull: a b", False)
@@ -36,7 +50,8 @@ def test_states():
     assert pod(state={"running": {}}).is_started
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     assert pod(conditions=[condition]).unscheduled == "Unschedulable"
-    assert pod(phase="Failed", reason="Evicted", message="disk").reason == "Evicted: disk"
+    evicted = pod(phase="Failed", reason="Evicted", message="disk")
+    assert (evicted.disruption, evicted.is_over) == ("Evicted: disk", True)
     assert read_pod({"metadata": {"name": "x"}}).index == -1
 
 
@@ -50,13 +65,5 @@ def test_the_end_of_a_job():
     assert end_of_job(job("Failed", "False"))[0] is None
     assert end_of_job(job("FailureTarget"))[0] is None
     assert end_of_job({})[0] is None
-
-
-def test_long_lines_are_split():
-    chunks = [b"a", b"b\n\nc", b"x" * (2 * MAX_LINE), b"\nd"]
-    found = list(split_lines(chunks))
-    assert found[:2] == [(True, b"ab"), (True, b"")]
-    assert [is_start for is_start, _ in found] == [True, True, True, False, False, True]
-    assert max(len(line) for _, line in found) == MAX_LINE
-    assert b"".join(line for _, line in found[2:5]) == b"c" + b"x" * (2 * MAX_LINE)
-    assert found[-1] == (True, b"d")
+    assert is_suspended(job("Suspended"))
+    assert not is_suspended(job("Suspended", "False"))

@@ -100,6 +100,10 @@ def test_a_missing_script_starts_nothing(launch):
         (["--on=local:2", "--nnodes=3"], "has 2 nodes, and the job needs at least 3"),
         (["--on=local:2", "--spares=2"], "--spares=2 leaves none of 2 nodes"),
         (["--on=local:2", "--spares=-1"], "--spares is -1"),
+        (
+            ["--on=local:2", "--node-python=/no/python"],
+            "/no/python cannot be run on this machine: No such file or directory; name the Python",
+        ),
         (["--on=local:2", "--spares=1", "--rdzv-backend=static"], "'static' cannot be replaced"),
         (["--on=local:2", "--doctor"], "--doctor and --on are given, and each runs instead of"),
     ],

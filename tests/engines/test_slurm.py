@@ -188,7 +188,7 @@ def test_a_job_that_stays_pending(start, cluster):
     job = start("--nnodes=4", "--start-limit=4", "worker.py")
     job.wait(111)
     assert re.search(
-        r"slurm: no agent has reported within 4 s: job 1 is pending: Partition\w+; --start-lim",
+        r"slurm: no agent has reported within 4 s \(--start-limit\): job 1 is pending: Part\w+; ",
         messages_of(job)[-1],
     )
     wait_for_nothing_left(cluster, job)

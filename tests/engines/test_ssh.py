@@ -263,7 +263,7 @@ def test_a_host_with_another_version(launch):
             "node1", wrapper(launch.folder, f'exec {sys.executable} -c "{program}" "$@"'),
             "worker.py",
         ),
-        r"node1 has plaunch 0\.0\.9, and this is .*; install the same version on all nodes",
+        r"node1 has plaunch 0\.0\.9, and this machine .*; install the same version on all nodes",
     )  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def test_a_host_that_does_not_answer(launch, own_servers):
     own_servers.set_shell("echo wait >&2; exec sleep 600")
     check_refused(
         launch("node2", "--start-limit=2", "worker.py", of=own_servers),
-        r"node2: no agent has reported within 2 s: wait$",
+        r"node2: no agent has reported within 2 s \(--start-limit\): wait$",
     )
 
 

@@ -16,6 +16,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def advance(self, seconds: float) -> None:
+        """Let some seconds pass; sleeps for code that waits."""
+        self.now += seconds
+
 
 @pytest.fixture
 def utc(monkeypatch):

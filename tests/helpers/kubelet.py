@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 _SETUP = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 _SCHEDULING = 0.3  # seconds until a pod has a machine
 _PULL = 0.3  # seconds between two states of a pod that waits
+_BACK_OFF = 1.0  # seconds until a container is restarted
 
 
 def now(digits=0):
@@ -34,6 +36,43 @@ def expand(text, values):
     )
 
 
+class ContainerLog:
+    """What a container has written."""
+
+    def __init__(self):
+        self.lines = []  # time stamp, text
+        self.is_ended = False
+        self._changed = threading.Condition()
+
+    def write(self, line):
+        with self._changed:
+            self.lines.append((now(9), line))
+            self._changed.notify_all()
+
+    def end(self):
+        with self._changed:
+            self.is_ended = True
+            self._changed.notify_all()
+
+    def follow(self, since, is_followed):
+        """Yield the log, each line after its time stamp, until the container has ended."""
+        first = time.time() - since if since is not None else 0
+        oldest = datetime.datetime.fromtimestamp(first, datetime.timezone.utc)
+        oldest = f"{oldest:%Y-%m-%dT%H:%M:%S}"
+        place = 0
+        while True:
+            with self._changed:
+                if is_followed:
+                    while len(self.lines) == place and not self.is_ended:
+                        self._changed.wait()
+                lines = self.lines[place:]
+                is_ended = self.is_ended
+            place += len(lines)
+            yield from (f"{s} ".encode() + line for s, line in lines if s >= oldest)
+            if not lines and (is_ended or not is_followed):
+                return
+
+
 class Pod:
     """A pod and its container.
 
@@ -46,9 +85,10 @@ class Pod:
 
     def __init__(self, cluster, manifest, within, folder):
         self.cluster, self.manifest, self._within, self._folder = cluster, manifest, within, folder
-        self.lines = []  # of the log: time stamp, text
-        self.changed = threading.Condition()
+        self.log = None  # of the container that runs, or ran last
         self.is_ended = False
+        self.restarts = 0
+        self._last_state = {}
         self._process = None
         self._is_stopping = threading.Event()
         self._grace = manifest["spec"].get("terminationGracePeriodSeconds", 30)
@@ -66,10 +106,11 @@ class Pod:
         )
 
     def set_state(self, phase, **state):
+        status = {"name": "node", "state": state, "restartCount": self.restarts}
         with self.cluster.lock:
             self.manifest["status"] = {
                 "phase": phase,
-                "containerStatuses": [{"name": "node", "state": state}],
+                "containerStatuses": [{**status, "lastState": self._last_state}],
             }
 
     def _container(self):
@@ -78,32 +119,57 @@ class Pod:
     def _run(self):
         try:
             self._is_stopping.wait(_SCHEDULING)
-            argv, env = self._wait_for_start()
-            if argv is None:
-                return self._end(128 + signal.SIGKILL, has_run=False)
-            hosts = Path(self._folder, f"hosts-{self.name}")
-            hosts.write_text(self.cluster.hosts_of(self))
-            self._process = subprocess.Popen(
-                [
-                    *self._within, "unshare", "--mount", "--uts", "--pid", "--fork", "--mount-proc",
-                    "--kill-child=SIGKILL", "sh", "-c", _SETUP, "sh", env["HOSTNAME"], hosts, *argv,
-                ],
-                cwd=self._folder, env=env, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            self.set_state("Running", running={"startedAt": now()})
-            for line in self._process.stdout:
-                with self.changed:
-                    self.lines.append((now(9), line))
-                    self.changed.notify_all()
-            self._process.stdout.close()
-            code = self._process.wait()
-            self._end(code if code >= 0 else 128 - code)
+            while True:
+                argv, env = self._wait_for_start()
+                if argv is None:
+                    return self._end(128 + signal.SIGKILL, has_run=False)
+                ended = self._run_container(argv, env)
+                is_restarted = self.manifest["spec"]["restartPolicy"] == "OnFailure"
+                if not ended["exitCode"] or not is_restarted or self._is_stopping.is_set():
+                    return self._end(**ended)
+                self._last_state = {"terminated": ended}
+                waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting"}
+                self.set_state("Running", waiting=waiting)
+                self._is_stopping.wait(_BACK_OFF)
+                if self._is_stopping.is_set():
+                    return self._end(**ended)
+                self.restarts += 1
+                self.cluster.container_restarts(self)
         except Exception as error:
-            self.lines.append((now(9), f"fake kubelet: {error!r}\n".encode()))
+            self.log = self.log or ContainerLog()
+            self.log.write(f"fake kubelet: {error!r}\n".encode())
             self._end(128)
             raise
-        return None
+
+    def _run_container(self, argv, env):
+        """Run the container to its end; return the state of a container that has ended."""
+        if shutil.which(argv[0], path=env["PATH"]) is None:
+            text = f'exec: "{argv[0]}": executable file not found in $PATH'
+            return {
+                "exitCode": 128, "finishedAt": now(), "reason": "StartError",
+                "message": f"failed to create containerd task: {text}\nunknown",
+            }  # fmt: skip
+        hosts = Path(self._folder, f"hosts-{self.name}")
+        hosts.write_text(self.cluster.hosts_of(self))
+        log = ContainerLog()
+        self._process = subprocess.Popen(
+            [
+                *self._within, "unshare", "--mount", "--uts", "--pid", "--fork", "--mount-proc",
+                "--kill-child=SIGKILL", "sh", "-c", _SETUP, "sh", env["HOSTNAME"], hosts, *argv,
+            ],
+            cwd=self._folder, env=env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.log = log
+        self.set_state("Running", running={"startedAt": now()})
+        for line in self._process.stdout:
+            log.write(line)
+        self._process.stdout.close()
+        code = self._process.wait()
+        log.end()
+        code = code if code >= 0 else 128 - code
+        reason = "Completed" if not code else "Error" if code != 137 else "OOMKilled"
+        return {"exitCode": code, "finishedAt": now(), "reason": reason}
 
     def _wait_for_start(self):
         """Return the command and the environment, once they are known; None if it is stopped."""
@@ -152,13 +218,13 @@ class Pod:
                 env[entry["name"]] = secret["stringData"][ref["key"]]
         return env
 
-    def _end(self, code, has_run=True):
+    def _end(self, exitCode, has_run=True, **ended):
         if has_run:
-            ended = {"exitCode": code, "finishedAt": now()}
-            self.set_state("Failed" if code else "Succeeded", terminated=ended)
-        with self.changed:
-            self.is_ended = True
-            self.changed.notify_all()
+            state = {"exitCode": exitCode, "finishedAt": now(), **ended}
+            self.set_state("Failed" if exitCode else "Succeeded", terminated=state)
+        if self.log is not None:
+            self.log.end()
+        self.is_ended = True
         self.cluster.pod_ended(self)
 
     def stop(self):
@@ -192,21 +258,3 @@ class Pod:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
         self.thread.join(10)
-
-    def follow(self, since, is_followed):
-        """Yield the log, each line after its time stamp, until the container has ended."""
-        first = time.time() - since if since is not None else 0
-        oldest = datetime.datetime.fromtimestamp(first, datetime.timezone.utc)
-        oldest = f"{oldest:%Y-%m-%dT%H:%M:%S}"
-        place = 0
-        while True:
-            with self.changed:
-                if is_followed:
-                    while len(self.lines) == place and not self.is_ended:
-                        self.changed.wait()
-                lines = self.lines[place:]
-                is_ended = self.is_ended
-            place += len(lines)
-            yield from (f"{s} ".encode() + line for s, line in lines if s >= oldest)
-            if not lines and (is_ended or not is_followed):
-                return

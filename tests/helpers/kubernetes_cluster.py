@@ -5,18 +5,16 @@ It is not Kubernetes. It has what `--on=kubernetes` uses, as far as the document
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
-import re
 import secrets
 import threading
 import uuid
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from http.server import ThreadingHTTPServer
 
 from helpers.kubelet import Pod, now
+from helpers.kubernetes_server import ApiHandler, Refused
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 RESERVED = {f"PET_{n}" for n in "NNODES NPROC_PER_NODE NODE_RANK MASTER_ADDR MASTER_PORT".split()}
@@ -25,12 +23,6 @@ KINDS = {
     "trainjobs": "TrainJob",
 }  # fmt: skip
 VERSION = "1.37.0"  # of the schemas that objects are checked with
-
-
-class Refused(Exception):
-    def __init__(self, status, message):
-        super().__init__(message)
-        self.status = status
 
 
 class FakeCluster:
@@ -52,15 +44,17 @@ class FakeCluster:
         self.forbidden = set()  # such as "create secrets"
         self.missing = set()  # plurals that are not installed
         self.requests = []
+        self.rights_used = set()  # group, resource, verb
+        self.is_locked = False  # no credentials are accepted
         self.cut_logs_after = None  # lines, after which a connection ends once
         self.is_closed = False
         self.fails = 0  # requests to answer with 503
-        cluster = self
+        self.ignored = set()  # fields of specifications that the server does not know
+        self.train_job_limit = 6  # restarts of the containers of a TrainJob, in all
 
-        class Handler(_Handler):
-            pass
+        class Handler(ApiHandler):
+            cluster = self
 
-        Handler.cluster = cluster
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -109,6 +103,8 @@ class FakeCluster:
                 raise Refused(422, f"must not have reserved envs: {sorted(names & RESERVED)}")
         body = copy.deepcopy(body)
         body["metadata"] |= {"uid": str(uuid.uuid4()), "namespace": namespace}
+        for name in self.ignored:
+            body.get("spec", {}).pop(name, None)
         if is_trial:
             return body
         with self.lock:
@@ -172,8 +168,9 @@ class FakeCluster:
         job = {
             "completionMode": "Indexed",
             "completions": trainer["numNodes"],
-            "backoffLimit": 0,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+            "backoffLimit": self.train_job_limit,
+            # A JobSet sets this, if its template does not: the runtime torch-distributed.
+            "template": {"spec": {"restartPolicy": "OnFailure", "containers": [container]}},
         }
         spec = {"replicatedJobs": [{"name": "node", "template": {"spec": job}}]}
         self._own(train_job, "jobsets", name, {"spec": spec}, {})
@@ -245,6 +242,17 @@ class FakeCluster:
             lines.append(f"{self._network.address(index)} {host}.{service}")
         return "\n".join(lines) + "\n"
 
+    def container_restarts(self, pod):
+        """End the Job if too many containers were restarted."""
+        with self.lock:
+            uid = pod.manifest["metadata"]["labels"]["owner"]
+            own = [p for p in self.pods if p.manifest["metadata"]["labels"]["owner"] == uid]
+            job = next(each for each in self.objects.values() if each["metadata"]["uid"] == uid)
+            if sum(each.restarts for each in own) >= job["spec"]["backoffLimit"]:
+                job["target"] = ("Failed", "BackoffLimitExceeded")
+                for each in own:
+                    each.stop()
+
     def pod_ended(self, pod):
         """Do what the controller of Jobs does."""
         if self.is_closed:
@@ -258,6 +266,8 @@ class FakeCluster:
             own = [p for p in self.pods if p.manifest["metadata"]["labels"]["owner"] == uid]
             if "deletionTimestamp" not in job["metadata"] and "status" not in job:
                 self._decide(job, pod, own)
+            if job.get("target") and pod.manifest["spec"]["restartPolicy"] != "Never":
+                self.pods.remove(pod)  # as it has not failed before
             if job.get("target") and all(each.is_ended for each in own):
                 self._finish(job, *job.pop("target"))
         self._collect()
@@ -274,9 +284,11 @@ class FakeCluster:
             codes = rule.get("onExitCodes")
             if codes and codes["operator"] == "NotIn" and pod.code not in codes["values"]:
                 job["target"] = ("Failed", "PodFailurePolicy")
-        job["failures"] = job.get("failures", 0) + 1
-        if job["failures"] > spec["backoffLimit"]:
-            job["target"] = ("Failed", "BackoffLimitExceeded")
+        index = pod.manifest["metadata"]["annotations"][INDEX]
+        failures = job.setdefault("failures", {})
+        failures[index] = failures.get(index, 0) + 1
+        if failures[index] > spec.get("backoffLimitPerIndex", spec.get("backoffLimit")):
+            job.setdefault("target", ("Failed", "MaxFailedIndexesExceeded"))
         if "target" in job:
             for each in own:
                 each.stop()
@@ -293,98 +305,3 @@ class FakeCluster:
         for owner in list(self.objects.values()):
             if owner["metadata"]["uid"] in uids:
                 self._finish(owner, kind, reason)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    cluster = None
-
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        self._answer("get")
-
-    def do_POST(self):
-        self._answer("create")
-
-    def do_DELETE(self):
-        self._answer("delete")
-
-    def _answer(self, verb):
-        cluster = self.cluster
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        url = urlsplit(self.path)
-        query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        match = re.fullmatch(
-            r"/apis?/(?:[\w.-]+/)?\w+/namespaces/([^/]+)/(\w+)(?:/([^/]+))?(/log)?", url.path
-        )
-        namespace, plural, name, is_log = match.groups()
-        cluster.requests.append((verb, plural, name, query))
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            try:
-                if cluster.fails > 0:
-                    cluster.fails -= 1
-                    raise Refused(503, "the server is busy")
-                if f"{verb} {plural}" in cluster.forbidden:
-                    raise Refused(403, f'{plural} is forbidden: User "u" cannot {verb} resource')
-                if plural in cluster.missing:
-                    return self._send(404, b"404 page not found\n")
-                if is_log:
-                    return self._send_log(name, query)
-                reply = self._reply(verb, namespace, plural, name, query, body)
-                self._send(200, json.dumps(reply).encode())
-            except Refused as error:
-                status = {"kind": "Status", "code": error.status, "message": str(error)}
-                self._send(error.status, json.dumps(status).encode())
-        return None
-
-    def _reply(self, verb, namespace, plural, name, query, body):
-        cluster = self.cluster
-        if verb == "create":
-            assert query["fieldValidation"] == "Strict"
-            return cluster.create(plural, namespace, json.loads(body), "dryRun" in query)
-        with cluster.lock:
-            if verb == "delete":
-                cluster.delete(plural, name)
-                return {"kind": "Status", "status": "Success"}
-            if plural == "pods":
-                wanted = dict(part.split("=") for part in query["labelSelector"].split(","))
-                return {
-                    "items": [
-                        copy.deepcopy(pod.manifest)
-                        for pod in cluster.pods
-                        if wanted.items() <= pod.manifest["metadata"]["labels"].items()
-                    ]
-                }
-            if plural == "events":
-                return {"items": cluster.events}
-            found = cluster.get(plural, name)
-            if found is None:
-                raise Refused(404, f'{plural} "{name}" not found')
-            return copy.deepcopy(found)
-
-    def _send(self, status, data):
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _send_log(self, name, query):
-        with self.cluster.lock:
-            pod = next((pod for pod in self.cluster.pods if pod.name == name), None)
-        if pod is None:
-            raise Refused(404, f'pods "{name}" not found')
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        since = query.get("sinceSeconds")
-        lines = pod.follow(None if since is None else int(since), query.get("follow") == "true")
-        for number, line in enumerate(lines):
-            if number == self.cluster.cut_logs_after:
-                self.cluster.cut_logs_after = None
-                self.close_connection = True
-                return
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-        self.wfile.write(b"0\r\n\r\n")

@@ -143,8 +143,9 @@ class ConnectedNode:
         if self.state is AgentState.ENDED:
             return self._describe_failed_start()
         if self.is_overdue():
-            return f"{self.name}: no agent has reported within {plan.start_timeout:g} s" + (
-                f": {self._last_lines[-1]}" if self._last_lines else ""
+            limit = f"{plan.start_timeout:g} s (--start-limit)"
+            return f"{self.name}: no agent has reported within {limit}" + (
+                f": {self._last_lines[-1]}" if self._last_lines else ", and it has written nothing"
             )
         return self._difference(plan) if self.state is AgentState.READY else ""
 
@@ -153,20 +154,23 @@ class ConnectedNode:
         hello = self._hello
         if hello.get("protocol") != records.VERSION or hello["version"] != __version__:
             return (
-                f"{self.name} has plaunch {hello['version']}, and this is {__version__}; install "
-                "the same version on all nodes"
+                f"{self.name} has plaunch {hello['version']}, and this machine {__version__}; "
+                "install the same version on all nodes"
             )
         own = ".".join(map(str, sys.version_info[:2]))
         if hello["python"].rpartition(".")[0] != own:
             return (
-                f"{self.name} has Python {hello['python']}, and this is {own}; name another one "
-                "with --node-python"
+                f"{self.name} has Python {hello['python']}, and this machine {own}; name another "
+                "one with --node-python"
             )
         missing = ""
         if not hello["has_folder"]:
-            missing = f"folder {plan.folder}, which is the working folder here"
+            missing = (
+                f"folder {plan.folder}, which is the working folder here; run the command in a "
+                "folder that all nodes have"
+            )
         elif plan.script and not hello["script"]:
-            missing = f"{plan.script} in {plan.folder}"
+            missing = f"{plan.script} in {plan.folder}; copy it to all nodes"
         elif hello["script"] != plan.script_content:
             return (
                 f"{self.name} has another {plan.script} in {plan.folder} than this machine "
@@ -218,7 +222,7 @@ class ConnectedNode:
         if self._is_stopped:
             return ""
         lines = [line for line in self._last_lines if line]
-        why = f": {'; '.join(lines)}" if lines else ""
+        why = f": {'; '.join(lines)}" if lines else ", and it has written nothing"
         return f"{self.name}: the agent could not be started ({self._exitcode}){why}"
 
     def _handle_record(self, record: dict[str, Any]) -> None:

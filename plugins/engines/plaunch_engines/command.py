@@ -105,7 +105,7 @@ def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
     if args.is_given("nnodes"):
         low, high = parse_min_max_nnodes(args.nnodes)
     if args.spares < 0:
-        raise UsageError(f"--spares is {args.spares}; it is at least 0")
+        raise UsageError(f"--spares is {args.spares}; write a number from 0")
     return EngineRequest(
         where=where,
         min_nodes=low,
@@ -135,7 +135,10 @@ def _plan(
             raise UsageError(f"--on={args.on} needs a number of nodes (--nnodes)")
         low = high = nodes - request.spares
         if high < 1:
-            raise UsageError(f"--spares={request.spares} leaves none of {nodes} nodes for the job")
+            raise UsageError(
+                f"--spares={request.spares} leaves none of {nodes} nodes (--on={args.on}) for the "
+                "job; name more nodes, or fewer spares"
+            )
         words = [f"--nnodes={high}", *words]
     else:
         low, high = request.min_nodes or 1, request.max_nodes
@@ -144,7 +147,7 @@ def _plan(
         if nodes < low + request.spares:
             raise UsageError(
                 f"--on={args.on} has {nodes} nodes, and the job needs at least "
-                f"{low + request.spares} (--nnodes, --spares)"
+                f"{low + request.spares} (--nnodes, --spares); add nodes, or require fewer"
             )
         count = nodes
     backend = args.rdzv_backend if args.is_given("rdzv_backend") else _ELASTIC

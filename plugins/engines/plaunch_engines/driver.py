@@ -299,7 +299,7 @@ class JobDriver:
             return 128 + self._job.signals[0]
         failure = _first_failure(self._nodes)
         if failure is not None:
-            self._output.say(str(failure["text"]), "ERROR")
+            self._output.say(_describe_failure(failure, self._nodes), "ERROR")
             return int(failure["code"])
         if self._job.error is not None:
             raise self._job.error
@@ -325,6 +325,18 @@ def _first_failure(nodes: Sequence[ConnectedNode]) -> dict[str, Any] | None:
     """Return the report that describes best what failed first."""
     failures = [node.failure for node in nodes if node.failure is not None]
     return max(failures, key=lambda one: (one["is_first"], one["is_of_workers"]), default=None)
+
+
+def _describe_failure(failure: dict[str, Any], nodes: Sequence[ConnectedNode]) -> str:
+    """Return the text of a failure, after the names of its nodes if the text does not say that.
+
+    Reports about workers name the host, and what all nodes report is the fault of none.
+    """
+    text = str(failure["text"])
+    names = [node.name for node in nodes if node.failure and node.failure["text"] == text]
+    if failure["is_of_workers"] or len(names) == len(nodes):
+        return text
+    return f"{', '.join(names)}: {text}"
 
 
 def _ignore(signum: int, frame: object) -> None:

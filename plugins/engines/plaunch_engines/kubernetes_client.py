@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import logging
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
+
+from plaunch_engines.kubernetes_manifests import CONTAINER
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -16,8 +21,11 @@ if TYPE_CHECKING:
 
 _TIMEOUT = (5.0, 30.0)  # seconds to connect, and for a reply
 _LOG_TIMEOUT = (5.0, 300.0)  # seconds without a line, after which a log is requested again
-_CONNECTIONS = 64  # to keep open; more are opened as needed
+_CONNECTIONS = 4096  # that may be kept open; with more, the client warns of each
 _NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_MAX_TEXT = 1000  # characters of a reply in a message
+_CONNECTION = re.compile(r"(HTTPS?Connection(Pool)?\(.*?\)|<urllib3[^>]*>): ")  # no news
+_NO_RESOURCE = "the server could not find the requested resource"  # the version does not exist
 
 
 class ClusterError(PlaunchError):
@@ -36,6 +44,10 @@ class ClusterError(PlaunchError):
     def is_temporary(self) -> bool:
         """Whether the same request may succeed later."""
         return self.status in (0, 408, 429) or self.status >= 500
+
+
+class ObjectNotFoundError(ClusterError):
+    """The object does not exist, or its kind or namespace does not."""
 
 
 class Cluster:
@@ -112,9 +124,21 @@ class Cluster:
             )  # fmt: skip
         return self._call(what, method, self.namespace, manifest, **options)
 
+    def check_rights(self, name: str) -> None:
+        """Try the requests that follow a job, before it exists.
+
+        Raises:
+            ClusterError: one of them is refused.
+        """
+        self.find(name)
+        self.pods(name)
+        self.delete(name)
+        with contextlib.suppress(ObjectNotFoundError):
+            self.open_log(f"{name}-0", None)
+
     def delete(self, name: str) -> None:
         """Delete the job and its pods; a no-op if it does not exist."""
-        try:
+        with contextlib.suppress(ObjectNotFoundError):
             self._call(
                 f"delete {self.kind.kind} {name}",
                 self._objects.delete_namespaced_custom_object,
@@ -122,9 +146,6 @@ class Cluster:
                 name,
                 propagation_policy="Foreground",
             )
-        except ClusterError as error:
-            if error.status != http.client.NOT_FOUND:
-                raise
 
     def find(self, name: str) -> Manifest | None:
         """Return the job, or None if it does not exist."""
@@ -135,9 +156,7 @@ class Cluster:
                 *self._path(),
                 name,
             )
-        except ClusterError as error:
-            if error.status != http.client.NOT_FOUND:
-                raise
+        except ObjectNotFoundError:
             return None
 
     def pods(self, name: str) -> list[Manifest]:
@@ -145,25 +164,27 @@ class Cluster:
         selector = self.kind.selector.format(name=name)
         method = self._core.list_namespaced_pod
         found = self._call("list pods", method, self.namespace, label_selector=selector)
-        return list(found["items"])
+        return list(found.get("items") or [])
 
     def warnings(self, name: str) -> list[str]:
-        """Return the warnings about the job, the newest one last."""
-        found = self._call(
-            "list events",
-            self._core.list_namespaced_event,
-            self.namespace,
-            field_selector=f"involvedObject.name={name},type=Warning",
-        )
-        events = sorted(found["items"], key=lambda event: str(event.get("lastTimestamp") or ""))
+        """Return the warnings about the job and its Job, the newest one last."""
+        events: list[Manifest] = []
+        for each in dict.fromkeys((name, self.kind.job.format(name=name))):
+            found = self._call(
+                "list events",
+                self._core.list_namespaced_event,
+                self.namespace,
+                field_selector=f"involvedObject.name={each},type=Warning",
+            )
+            events += found.get("items") or []
+        events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime")))
         return [f"{event.get('reason')}: {event.get('message')}" for event in events]
 
-    def open_log(self, pod: str, container: str, since: int | None) -> Any:
-        """Return the response that has the lines of a container, each after a time stamp.
+    def open_log(self, pod: str, since: int | None) -> Any:
+        """Return the response that has the lines of a pod's agent, each after a time stamp.
 
         Args:
             pod: the name of the pod.
-            container: the name of the container.
             since: seconds before now from which lines are wanted; None for all.
         """
         options = {} if since is None else {"since_seconds": since}
@@ -172,7 +193,7 @@ class Cluster:
             self._core.read_namespaced_pod_log,
             pod,
             self.namespace,
-            container=container,
+            container=CONTAINER,
             follow=True,
             timestamps=True,
             _request_timeout=_LOG_TIMEOUT,
@@ -194,53 +215,91 @@ class Cluster:
         return result
 
     def _request(self, what: str, method: Any, *args: object, **options: object) -> Any:
+        cause: Exception | None = None
         try:
             response = method(*args, _preload_content=False, **options)
             status, body = response.status, None
-            if status >= http.client.BAD_REQUEST:
-                body = response.data
+            if status < http.client.BAD_REQUEST:
+                return response
+            body = response.data
         except self._refused as error:
-            status, body = error.status or 0, error.body or error.reason
+            status, body, cause = error.status or 0, error.body or error.reason, error
         except self.unreachable as error:
-            reason = getattr(error, "reason", None) or error
-            raise ClusterError(f"cannot {what}: {self.host} cannot be reached: {reason}") from error
-        if status < http.client.BAD_REQUEST and body is None:
-            return response
-        raise ClusterError(f"cannot {what}: {self._explain(status, body)}", status)
+            status, body, cause = 0, getattr(error, "reason", None) or error, error
+        kind = ObjectNotFoundError if status == http.client.NOT_FOUND else ClusterError
+        raise kind(f"cannot {what}: {self._explain(status, body)}", status) from cause
 
     def _explain(self, status: int, body: Any) -> str:
         """Return the server's message in one line, and what to do."""
         text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
-        try:
-            text = json.loads(text)["message"]
-        except (ValueError, KeyError, TypeError):
-            if status == http.client.NOT_FOUND and self.kind.product:
-                return (
-                    f"the cluster has no {self.kind.plural}.{self.kind.api.partition('/')[0]}; "
-                    f"install {self.kind.product}, or choose another --kubernetes-kind"
-                )
-        text = " ".join(text.split())
+        is_of_kubernetes = False
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            text, is_of_kubernetes = str(json.loads(text)["message"]), True
+        text = " ".join(text.split())[:_MAX_TEXT]
+        if not status:
+            return (
+                f"{self.host} cannot be reached: {_CONNECTION.sub('', text)}; this must work: "
+                "kubectl get --raw /readyz"
+            )
         if status == http.client.UNAUTHORIZED:
-            return f"{self.host} does not accept the credentials of the current context ({text})"
-        if status == http.client.NOT_FOUND and text.startswith("namespaces "):
-            return f"{text}; name another one with --kubernetes-namespace"
-        return f"{text} ({status})"
+            return (
+                f"{self.host} does not accept the credentials of the current context ({text}); log "
+                "in again"
+            )
+        hint = ""
+        if status == http.client.NOT_FOUND and (not is_of_kubernetes or text == _NO_RESOURCE):
+            group, _, version = self.kind.api.partition("/")
+            hint = (
+                f"; the cluster has no {self.kind.plural}.{group} in version {version}: install "
+                f"{self.kind.product}, or choose another --kubernetes-kind"
+            )
+        elif status == http.client.NOT_FOUND and text.startswith("namespaces "):
+            hint = "; name another one with --kubernetes-namespace"
+        elif status == http.client.FORBIDDEN and " cannot " in text:
+            hint = "; get this right, or name another namespace with --kubernetes-namespace"
+        return f"{text} ({status} from {self.host}){hint}"
+
+
+class _ErrorLog(logging.Handler):
+    """Keeps what the client logs, such as the failure of a program that has the credentials."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = " ".join(record.getMessage().split())
+
+    def __enter__(self) -> _ErrorLog:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger().removeHandler(self)
 
 
 def _load_configuration(config: Any, settings: Any) -> str:
     """Fill in the settings of the current context, or of the pod; return its namespace.
 
     Raises:
-        UsageError: there is neither.
+        UsageError: there is neither, or the credentials cannot be read.
     """
+    log = _ErrorLog()
     try:
-        config.load_kube_config(client_configuration=settings)
-        _, context = config.list_kube_config_contexts()
-        return str(context["context"].get("namespace") or "")
+        with log:
+            config.load_kube_config(client_configuration=settings)
+            _, context = config.list_kube_config_contexts()
     except config.ConfigException as error:
         reason = " ".join(str(error).split())
     except Exception as error:  # noqa: BLE001 - a file of any content, and a program it may name
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    else:
+        if log.text:
+            raise UsageError(
+                f"--on=kubernetes: context {context['name']!r} gives no credentials for "
+                f"{settings.host} ({log.text}); log in, or use another context"
+            )
+        return str(context["context"].get("namespace") or "")
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         try:
             config.load_incluster_config(client_configuration=settings)

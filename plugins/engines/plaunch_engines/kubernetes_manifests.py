@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import ExitCode
 
 from plaunch_engines.plan import TOKEN_VARIABLE
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
 CONTAINER = "node"  # also the name of JobSet's replicated job; those of Kubeflow's runtimes
 _TOKEN_KEY = "token"  # noqa: S105 - in the Secret
 _KEPT = 3600  # seconds that a finished job stays, for kubectl
-_GRACE = 60  # seconds for a pod to end; agents give their workers 30
-_GENERATIONS = 3  # times that lost pods are replaced, if all pods of a job end with each of them
-# Other pods may help after these: the rendezvous, the machine or its memory was the problem.
+_GRACE = 30  # seconds for an agent to end after its workers
+_MAX_GRACE = 7 * 86400  # seconds, for agents that never kill their workers
+_DEFAULT_GRACE = 30  # seconds for a pod to end, if nothing is set
+_REPLACEMENTS = 3  # of each pod; those of pods that were evicted do not count
+# Other pods may help after these: the rendezvous, the machine or its memory was the problem, or
+# something other than this command has ended the pod, such as a queue that suspends the job.
 _REPLACED_CODES = (
     ExitCode.RENDEZVOUS_TIMEOUT,
     ExitCode.CONTROL_PLANE_LOST,
@@ -27,6 +32,7 @@ _REPLACED_CODES = (
     ExitCode.NODE_EXCLUDED,
     ExitCode.HANG,
     137,
+    143,
 )
 
 
@@ -39,32 +45,47 @@ class JobKind:
         api: its group and version.
         plural: its name in the API.
         selector: the labels of the pods that run agents; `{name}` stands for the object's name.
-        product: what has to be installed in the cluster for it; empty for Kubernetes itself.
+        job: the name of the Job that creates these pods, with `{name}` as above.
+        product: what has to be installed in the cluster for it.
     """
 
     kind: str
     api: str
     plural: str
     selector: str
-    product: str = ""
+    job: str
+    product: str
 
 
+_JOB_OF_SET = f"{{name}}-{CONTAINER}-0"
 KINDS = {
-    "job": JobKind("Job", "batch/v1", "jobs", "batch.kubernetes.io/job-name={name}"),
+    "job": JobKind(
+        kind="Job",
+        api="batch/v1",
+        plural="jobs",
+        selector="batch.kubernetes.io/job-name={name}",
+        job="{name}",
+        product="Kubernetes",
+    ),
     "jobset": JobKind(
-        "JobSet",
-        "jobset.x-k8s.io/v1alpha2",
-        "jobsets",
-        "jobset.sigs.k8s.io/jobset-name={name}",
-        "JobSet",
+        kind="JobSet",
+        api="jobset.x-k8s.io/v1alpha2",
+        plural="jobsets",
+        selector="jobset.sigs.k8s.io/jobset-name={name}",
+        job=_JOB_OF_SET,
+        product="JobSet",
     ),
     # Its pods belong to a JobSet of the same name, which may also have pods that fetch data.
     "trainjob": JobKind(
-        "TrainJob",
-        "trainer.kubeflow.org/v1alpha1",
-        "trainjobs",
-        "jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/replicatedjob-name=" + CONTAINER,
-        "Kubeflow Trainer",
+        kind="TrainJob",
+        api="trainer.kubeflow.org/v1alpha1",
+        plural="trainjobs",
+        selector=(
+            "jobset.sigs.k8s.io/jobset-name={name},"
+            f"jobset.sigs.k8s.io/replicatedjob-name={CONTAINER}"
+        ),
+        job=_JOB_OF_SET,
+        product="Kubeflow Trainer",
     ),
 }
 
@@ -85,6 +106,7 @@ class PodJob:
         min_nodes: the smallest number of pods with which the job runs.
         max_nodes: the number of pods.
         resources: resources of each pod, by name.
+        shutdown_timeout: seconds that an agent gives its workers to end.
     """
 
     name: str
@@ -98,6 +120,7 @@ class PodJob:
     command: Sequence[str] = ("plaunch",)
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, str] = field(default_factory=dict)
+    shutdown_timeout: float = SHUTDOWN_TIMEOUT
 
     def manifests(self) -> list[Manifest]:
         """Return what is to be created; the last one is the job."""
@@ -167,7 +190,10 @@ class PodJob:
         return {
             "completionMode": "Indexed",
             **counts,
-            "backoffLimit": _GENERATIONS * self.max_nodes,
+            # A limit for all of them would delay pods for up to ten minutes after several have
+            # ended at once, as they do when the job loses its store.
+            "backoffLimitPerIndex": _REPLACEMENTS,
+            "maxFailedIndexes": 0,
             "podFailurePolicy": {
                 "rules": [
                     {"action": "Ignore", "onPodConditions": [disrupted]},
@@ -186,12 +212,13 @@ class PodJob:
 
     def _pod_spec(self) -> Manifest:
         container: Manifest = {"name": CONTAINER, **self._program()}
+        seconds = min(self.shutdown_timeout + _GRACE, _MAX_GRACE)
         if self.resources:
             container["resources"] = self._resources()
         container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
         return {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": _GRACE,
+            "terminationGracePeriodSeconds": math.ceil(seconds),
             "containers": [container],
             # The default of 64 MiB is too small for data loaders.
             "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
@@ -221,11 +248,36 @@ class PodJob:
         if self.kind != "trainjob":
             return ["--scheduler=kubernetes", nodes]
         # Kubeflow Trainer sets PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT.
-        endpoint = "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
-        return [nodes, "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
+        defaults = {
+            "PET_RDZV_BACKEND": "--rdzv-backend=c10d",
+            "PET_RDZV_ENDPOINT": "--rdzv-endpoint=$(PET_MASTER_ADDR):$(PET_MASTER_PORT)",
+        }
+        return [nodes, *(option for name, option in defaults.items() if name not in self.env)]
 
     def _resources(self) -> Manifest:
         return {"limits": dict(self.resources)}
+
+
+def pod_template(job: Manifest) -> Manifest | None:
+    """Return the template of the pods of a job; None if it has none, as a TrainJob."""
+    spec = job.get("spec") or {}
+    for each in spec.get("replicatedJobs") or ():
+        spec = (each.get("template") or {}).get("spec") or {}
+        break
+    template: Manifest | None = spec.get("template")
+    return template
+
+
+def containers(job: Manifest) -> list[Manifest]:
+    """Return the containers of the pods of a job."""
+    spec = (pod_template(job) or {}).get("spec") or {}
+    return list(spec.get("containers") or ())
+
+
+def grace(job: Manifest) -> float:
+    """Return the seconds that the pods of a job have to end."""
+    spec = (pod_template(job) or {}).get("spec") or {}
+    return float(spec.get("terminationGracePeriodSeconds") or _DEFAULT_GRACE)
 
 
 def escape(text: str) -> str:

@@ -7,12 +7,15 @@ mappings are merged by `mountPath` or `name`, as `kubectl` does; other lists are
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
 
+from plaunch_engines.kubernetes_manifests import pod_template
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch_engines.kubernetes_manifests import Manifest
 
@@ -21,59 +24,78 @@ _MERGE_KEYS = ("mountPath", "name")
 _PATCH = "$patch"
 
 
-def read_template(path: str) -> list[Manifest]:
-    """Read a template.
+class Template:
+    """The parts of manifests in a file.
+
+    Args:
+        path: of the file.
 
     Raises:
         UsageError: it cannot be read, or is not a template; the message names the line.
     """
-    yaml = load_yaml()
-    try:
-        with open(path, encoding="utf-8") as file:
-            documents: list[Any] = list(_load_all(file.read()))
-    except OSError as error:
-        raise UsageError(f"--kubernetes-template: {error}") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"--kubernetes-template: {path}{line}: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise UsageError(f"--kubernetes-template: {path}: {text}") from error
-    for number, document in enumerate(documents):
-        if document is not None and not isinstance(document, dict):
-            raise UsageError(
-                f"--kubernetes-template: {path}: document {number + 1} is {_kind_of(document)}, "
-                "not a mapping with a kind"
-            )
-    return [document for document in documents if document is not None]
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        yaml = load_yaml()
+        try:
+            with open(path, encoding="utf-8") as file:
+                documents: list[Any] = list(_load_all(file.read()))
+        except OSError as error:
+            raise self._error(str(error.strerror or error)) from error
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = f", line {mark.line + 1}" if mark else ""
+            raise self._error(str(error.problem), place) from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise self._error(" ".join(str(error).split())) from error
+        self._documents: list[Manifest] = []
+        for number, document in enumerate(documents, 1):
+            if document is None:
+                continue
+            if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+                raise self._error(f"document {number} has no kind")
+            try:
+                json.dumps(document, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise self._error(
+                    f"document {number} cannot be written as JSON, in which it is sent: {error}; "
+                    "quote texts that look like dates"
+                ) from error
+            self._documents.append(document)
+
+    def apply(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Return the manifests with the documents merged into them.
+
+        Raises:
+            UsageError: a document does not fit; the message names its path.
+        """
+        result = [copy.deepcopy(manifest) for manifest in manifests]
+        has_pods = pod_template(result[-1]) is not None
+        kinds = sorted([*(each["kind"] for each in result), *([POD] if has_pods else [])])
+        seen = set()
+        for document in self._documents:
+            kind = document["kind"]
+            if kind not in kinds:
+                raise self._error(f"this job has no {kind!r}; choose from {', '.join(kinds)}")
+            if kind in seen:
+                raise self._error(f"there are two documents of the kind {kind}; write one")
+            seen.add(kind)
+            try:
+                if kind == POD:
+                    _merge_pods(result[-1], document)
+                else:
+                    place = next(n for n, each in enumerate(result) if each["kind"] == kind)
+                    result[place] = _merge_object(result[place], document)
+            except _MismatchError as error:
+                raise self._error(str(error)) from error
+        return result
+
+    def _error(self, text: str, place: str = "") -> UsageError:
+        return UsageError(f"--kubernetes-template: {self._path}{place}: {text}")
 
 
-def apply_template(manifests: Sequence[Manifest], documents: Sequence[Manifest]) -> list[Manifest]:
-    """Return the manifests with the documents of a template merged into them.
-
-    Raises:
-        UsageError: a document does not fit; the message names its path.
-    """
-    result = [copy.deepcopy(manifest) for manifest in manifests]
-    pods = _pod_template(result[-1])
-    known = {manifest["kind"]: manifest for manifest in result}
-    kinds = sorted([*known, *([POD] if pods is not None else [])])
-    for document in documents:
-        kind = document.get("kind")
-        if kind not in kinds:
-            raise _error(
-                "kind", f"{kind!r} is not a kind of this job's manifests; choose from {kinds}"
-            )
-        patch = {key: value for key, value in document.items() if key not in ("kind", "apiVersion")}
-        if kind == POD and pods is not None:
-            _refuse_other(POD, patch, {"metadata", "template"})
-            pods.update(_merge(pods, patch.get("template") or {}, f"{POD}.template"))
-            continue
-        manifest = known[str(kind)]
-        _check_same(manifest, document)
-        manifest.update(_merge(manifest, patch, str(kind)))
-    return result
+class _MismatchError(Exception):
+    """A part of a document does not fit; the message names its path."""
 
 
 def load_yaml() -> Any:
@@ -100,95 +122,108 @@ def _load_all(text: str) -> Iterator[Any]:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} occurs twice", key.start_mark
-                    )
+                problem = "" if isinstance(key, yaml.ScalarNode) else "a key is not a text"
+                if not problem and key.value in seen:
+                    problem = f"{key.value!r} occurs twice"
+                if problem:
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 seen.add(key.value)
             return super().construct_mapping(node, deep=deep)
 
     yield from yaml.load_all(text, Loader=Loader)
 
 
-def _pod_template(job: Manifest) -> Manifest | None:
-    """Return the pod template of a job; None for a TrainJob, which has none."""
-    spec: Manifest = job["spec"]
-    if "replicatedJobs" in spec:
-        spec = spec["replicatedJobs"][0]["template"]["spec"]
-    return spec.get("template")
+def _merge_pods(job: Manifest, document: Manifest) -> None:
+    """Merge a document into the pod template of a job."""
+    unknown = sorted(set(document) - {"apiVersion", "kind", "metadata", "template"})
+    if unknown:
+        raise _MismatchError(f"{POD}.{unknown[0]} is unknown; changes belong to {POD}.template")
+    pods = pod_template(job)
+    if pods is None:
+        raise _MismatchError(f"{POD}: the document before has removed it")
+    merged = _merge(pods, document.get("template") or {}, f"{POD}.template")
+    pods.clear()
+    pods.update(merged)
 
 
-def _check_same(manifest: Manifest, document: Manifest) -> None:
-    """Refuse another version of the object, or another name, which this command would not find."""
-    kind = manifest["kind"]
-    own = {"apiVersion": manifest["apiVersion"], **manifest["metadata"]}
-    metadata = document.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise _error(f"{kind}.metadata", "is not a mapping")
-    for path, key, value in (
-        (f"{kind}.apiVersion", "apiVersion", document.get("apiVersion")),
-        (f"{kind}.metadata.name", "name", metadata.get("name")),
-        (f"{kind}.metadata.namespace", "namespace", metadata.get("namespace")),
-    ):
-        if value is not None and value != own.get(key):
-            expected = own.get(key) or "set by --kubernetes-namespace"
-            raise _error(path, f"is {value!r}, and this job's is {expected}; leave it out")
+def _merge_object(manifest: Manifest, document: Manifest) -> Manifest:
+    """Return an object with a document merged into it, which must stay the same object."""
+    merged = _merge_mappings(manifest, document, manifest["kind"])
+    before, after = _identity(manifest), _identity(merged)
+    for path, value in before.items():
+        if after[path] != value:
+            option = "--kubernetes-namespace" if path.endswith("namespace") else "this command"
+            raise _MismatchError(
+                f"{manifest['kind']}.{path} is {after[path]!r}, and {option} sets {value!r}; leave "
+                "it out"
+            )
+    return merged
 
 
-def _refuse_other(path: str, found: Manifest, known: set[str]) -> None:
-    for key in sorted(set(found) - known):
-        raise _error(f"{path}.{key}", f"is unknown; a {path} has {sorted(known)}")
+def _identity(manifest: Manifest) -> Mapping[str, object]:
+    metadata = manifest.get("metadata") or {}
+    return {
+        "apiVersion": manifest.get("apiVersion"),
+        "metadata.name": metadata.get("name"),
+        "metadata.namespace": metadata.get("namespace"),
+    }
 
 
 def _merge(base: Any, patch: Any, path: str) -> Any:
     if isinstance(base, dict):
         return _merge_mappings(base, patch, path)
     if isinstance(base, list):
-        if not isinstance(patch, list):
-            raise _error(path, f"is a list, and {_kind_of(patch)} in the template")
-        key = _merge_key([*base, *patch])
-        return _merge_lists(base, patch, key, path) if key else copy.deepcopy(patch)
+        return _merge_lists(base, patch, path)
     if isinstance(patch, (dict, list)):
-        raise _error(path, f"is {_kind_of(base)}, and {_kind_of(patch)} in the template")
+        raise _MismatchError(f"{path} is {_kind_of(patch)}, and has to be like {base!r}")
     return patch
 
 
 def _merge_mappings(base: Manifest, patch: Any, path: str) -> Manifest:
     if not isinstance(patch, dict):
-        raise _error(path, f"is a mapping, and {_kind_of(patch)} in the template")
+        raise _MismatchError(f"{path} is {_kind_of(patch)}, and has to be a mapping")
     if patch.get(_PATCH) not in (None, "replace"):
-        raise _error(f"{path}.{_PATCH}", f"is {patch[_PATCH]!r}; it can only be replace")
+        raise _MismatchError(f"{path}.{_PATCH} is {patch[_PATCH]!r}, and can only be replace")
     result = {} if patch.get(_PATCH) == "replace" else dict(base)
     for key, value in patch.items():
         if key == _PATCH:
             continue
         if value is None:
             result.pop(key, None)
-        elif key in result and result[key] is not None:
-            result[key] = _merge(result[key], value, f"{path}.{key}")
+        elif isinstance(value, dict) and result.get(key) is None:
+            result[key] = _merge_mappings({}, value, f"{path}.{key}")
+        elif result.get(key) is None:
+            result[key] = value
         else:
-            result[key] = (
-                _merge_mappings({}, value, f"{path}.{key}") if isinstance(value, dict) else value
-            )
+            result[key] = _merge(result[key], value, f"{path}.{key}")
     return result
 
 
-def _merge_lists(base: list[Any], patch: list[Any], key: str, path: str) -> list[Any]:
+def _merge_lists(base: list[Any], patch: Any, path: str) -> list[Any]:
+    if not isinstance(patch, list):
+        raise _MismatchError(f"{path} is {_kind_of(patch)}, and has to be a list")
+    key = _common_key([*base, *patch])
+    if not key:
+        if _common_key(base):
+            raise _MismatchError(f"{path} has an item without a {_common_key(base)}")
+        return patch
     result = list(base)
     places = {item[key]: number for number, item in enumerate(base)}
     for item in patch:
         place = places.get(item[key])
+        before = {} if place is None else result[place]
+        merged = _merge_mappings(before, item, f"{path}[{item[key]}]")
         if place is None:
-            result.append(_merge_mappings({}, item, f"{path}[{item[key]}]"))
+            result.append(merged)
         else:
-            result[place] = _merge(result[place], item, f"{path}[{item[key]}]")
+            result[place] = merged
     return result
 
 
-def _merge_key(items: list[Any]) -> str:
-    """Return the key that all items of a list have; empty if it is not such a list."""
+def _common_key(items: list[Any]) -> str:
+    """Return the key by which items are merged: all of them have it, with a text."""
     for key in _MERGE_KEYS:
-        if items and all(isinstance(item, dict) and key in item for item in items):
+        if items and all(isinstance(each, dict) and type(each.get(key)) is str for each in items):
             return key
     return ""
 
@@ -197,7 +232,3 @@ def _kind_of(value: object) -> str:
     if isinstance(value, dict):
         return "a mapping"
     return "a list" if isinstance(value, list) else repr(value)
-
-
-def _error(path: str, text: str) -> UsageError:
-    return UsageError(f"--kubernetes-template: {path} {text}")

@@ -50,7 +50,7 @@ class LocalEngine:
             address = "127.0.0.1"
             if self._network is not None:
                 prefix, address = self._network.add(index)
-            started.append(AgentProcess(f"node{index}", [*prefix, *command], address=address))
+            started.append(_start(f"node{index}", [*prefix, *command], address))
             self._handles.append(started[-1])
         return started
 
@@ -60,6 +60,16 @@ class LocalEngine:
             handle.stop()
         if self._network is not None:
             self._network.close()
+
+
+def _start(node: str, command: Sequence[str], address: str) -> AgentProcess:
+    try:
+        return AgentProcess(node, command, address=address)
+    except OSError as error:
+        raise UsageError(
+            f"--on=local: {error.filename or command[0]} cannot be run on this machine: "
+            f"{error.strerror}; name the Python with --node-python"
+        ) from error
 
 
 def parse_count(engine: str, where: str) -> int | None:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch import __version__
 from plaunch.errors import UsageError
 from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE
 
@@ -88,7 +89,8 @@ class JobPlan:
         spares = self.count - self.max_nodes
         more = f", {spares} of them spare" if spares > 0 else ""
         agents = f"{self.count} {'agent' if self.count == 1 else 'agents'}{more}"
-        return f"run id {self.job}: {nodes} nodes at {endpoint}; {agents}"
+        word = "node" if nodes == "1" else "nodes"
+        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}"
 
     def settings_of(self, index: int, address: str, endpoint: str) -> dict[str, object]:
         """Return what an agent gets: its arguments and its variables.
@@ -117,10 +119,18 @@ class JobPlan:
 
     def describe_problems(self, problems: Sequence[str]) -> str:
         """Return the message about nodes on which the job cannot start."""
-        lines = list(dict.fromkeys(filter(None, problems)))
+        lines = [line + self._hint(line) for line in dict.fromkeys(filter(None, problems))]
         if len(lines) == 1:
             return f"nothing was started: {lines[0]}"
         return f"nothing was started, because of {len(lines)} nodes:\n  " + "\n  ".join(lines)
+
+    def _hint(self, problem: str) -> str:
+        """Return what to do about a node whose Python is not there, or has no plaunch."""
+        if "No module named 'plaunch" in problem:
+            return f"; install plaunch {__version__} for this Python, or name another --node-python"
+        if f"{self.python}: No such file" in problem:
+            return "; name the Python of the nodes with --node-python"
+        return ""
 
     def describe_loss(self, lost: Iterable[str], left: int) -> str:
         """Return the message about a job that has too few nodes, after it lost those."""

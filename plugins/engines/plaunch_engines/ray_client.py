@@ -130,9 +130,18 @@ class RayCluster:
                 socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT).close()
             except OSError as error:
                 raise ConnectionError(
-                    f"no Ray cluster at {self.address}: {error.strerror or error}"
+                    f"no Ray cluster at {self.address}: {error.strerror or error}; this must "
+                    f"work: ray status --address={self.address}"
                 ) from error
-        ray.init(self.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            ray.init(self.address, log_to_driver=False, logging_level="ERROR")
+        except ConnectionError as error:
+            if self.address != "auto":
+                raise
+            raise ConnectionError(
+                f"no Ray cluster runs on {socket.gethostname()}; begin it with ray start, or name "
+                "another one with --on=ray:HOST:PORT"
+            ) from error
         ray.cloudpickle.register_pickle_by_value(ray_actor)
 
     def reserve(self, agents: Sequence[AgentRequest]) -> list[ReservedBundle]:
@@ -268,7 +277,11 @@ class RayClient:
             await asyncio.wait([connected], timeout=_SILENCE)
             if not connected.done():
                 for agent in agents:
-                    await agent.explain(f"Ray does not answer (address: {self._cluster.address})")
+                    address = self._cluster.address
+                    await agent.explain(
+                        f"the Ray cluster {address} has not answered yet; this must work: ray "
+                        f"status --address={address}"
+                    )
             await asyncio.shield(connected)
             bundles = self._cluster.reserve(agents)
         except Exception as error:  # noqa: BLE001 - Ray's own, of many kinds

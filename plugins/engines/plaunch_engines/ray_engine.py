@@ -238,5 +238,5 @@ def read_resources(text: str) -> dict[str, float]:
         )
     resources = {name: amount for name, amount in {"CPU": 1, **given}.items() if amount}
     if not resources:
-        raise UsageError(f"--ray-resources: {text!r} requests nothing")
+        raise UsageError(f"--ray-resources: {text!r} requests nothing; write an amount above 0")
     return resources

@@ -26,7 +26,7 @@ def create_slurm_engine(request: EngineRequest) -> Engine | BatchEngine:
         UsageError: it is neither, Slurm is not installed, or the options of Slurm are invalid.
     """
     if request.where not in ("", "batch"):
-        raise UsageError(f"--on=slurm:{request.where}: write slurm or slurm:batch")
+        raise UsageError(f"--on=slurm:{request.where} is unknown; write slurm or slurm:batch")
     options = slurm_options(request.options["slurm_options"] or ())
     return (SlurmBatchEngine if request.where else SlurmEngine)(request, options)
 
@@ -40,7 +40,7 @@ def slurm_options(texts: Sequence[str]) -> list[str]:
     try:
         words = [word for text in texts for word in shlex.split(text)]
     except ValueError as error:
-        raise UsageError(f"--slurm-options: {error}") from None
+        raise UsageError(f"--slurm-options: {error} in {' '.join(texts)!r}") from None
     for word in words:
         if _OF_ENGINE.fullmatch(word):
             raise UsageError(

@@ -68,7 +68,10 @@ class SlurmBatchEngine:
         try:
             path.write_text(self.script(arguments))
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+            raise UsageError(
+                f"--on=slurm:batch: the script {path} cannot be written: {error.strerror}; run the "
+                "command in another folder"
+            ) from None
         try:
             submitted = subprocess.run(
                 ["sbatch", "--parsable", str(path)],
@@ -79,7 +82,10 @@ class SlurmBatchEngine:
                 encoding="utf-8",
             )
         except subprocess.TimeoutExpired:
-            raise UsageError(f"sbatch has not answered for {_SUBMIT_TIMEOUT:g} s") from None
+            raise UsageError(
+                f"sbatch has not answered within {_SUBMIT_TIMEOUT:g} s; Slurm may still run "
+                f"{path}: see squeue --name={self._name}"
+            ) from None
         if submitted.returncode != 0:
             path.unlink()
             lines = submitted.stderr.strip().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 
 from plaunch.errors import UsageError
@@ -18,8 +19,8 @@ def require(program: str) -> None:
     """
     if shutil.which(program) is None:
         raise UsageError(
-            f"--on=slurm needs {program}, which is not in PATH here; run the command on a host "
-            "that submits jobs to Slurm"
+            f"--on=slurm needs {program}, which is not in PATH on {socket.gethostname()}; run the "
+            "command on a host that submits jobs to Slurm"
         )
 
 

@@ -176,7 +176,9 @@ class SlurmEngine:
             time.sleep(0.05)
         if salloc.poll() is None:
             STDERR.say(
-                f"Slurm has not released job {self._job} yet; check it with squeue", "WARNING"
+                f"Slurm has not released job {self._job} within {_RELEASE_TIMEOUT:g} s; see squeue "
+                f"--jobs={self._job}, or end it with scancel {self._job}",
+                "WARNING",
             )
         salloc.close()
 

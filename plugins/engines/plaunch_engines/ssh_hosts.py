@@ -65,14 +65,17 @@ def _read_file(path: str) -> list[SshHost]:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, ValueError) as error:
-        raise UsageError(f"--on=ssh:@{path}: cannot read the host file: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--on=ssh:@{path}: cannot read the host file: {reason}") from error
     hosts = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if words:
             hosts.append(_parse_line(words, f"{path}, line {number}"))
     if not hosts:
-        raise UsageError(f"--on=ssh:@{path}: there are no hosts in the file")
+        raise UsageError(
+            f"--on=ssh:@{path}: there are no hosts in the file; write one on each line"
+        )
     return hosts
 
 
