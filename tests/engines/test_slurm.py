@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -96,6 +97,20 @@ def test_the_allocation_is_released_after_salloc_was_killed(start, cluster):
     kill_salloc(job)
     write_whole(start.folder / "exit", 0)
     job.wait(0)
+    wait_for_nothing_left(cluster, job)
+
+
+def test_agents_end_if_the_host_of_the_command_fails(start, cluster, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_NODE_SILENCE", "7")  # longer than between two heartbeats
+    job = start("--nnodes=3", "worker.py")
+    job.wait_for_world(3)
+    time.sleep(8)  # without heartbeats, they would have ended
+    assert len(job.agents()) == 3
+    job.signal(signal.SIGSTOP)
+    wait_until(lambda: not job.agents(), job.processes)
+    job.signal(signal.SIGKILL)
+    os.killpg(job.process.pid, signal.SIGCONT)  # nsenter stops with its child
+    job.wait(-signal.SIGKILL)
     wait_for_nothing_left(cluster, job)
 
 
