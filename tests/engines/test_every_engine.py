@@ -118,5 +118,6 @@ def test_nothing_is_left_if_the_command_is_killed(cluster, start, program):
     job = start(program)
     wait_for_round(job)
     assert len(job.agents()) == 3
+    assert [title[0] for title in job.processes().values()].count("sleep") == 3
     job.kill()
     wait_for_nothing_left(cluster, job)

@@ -319,6 +319,7 @@ def test_a_reader_that_goes_away_does_not_end_the_job(cluster):
     assert b"Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_stalled_reader_bounds_the_memory(cluster):
     script = f"import os\nfor i in range(400): os.write(1, b'x' * {1 << 20})\nos.write(1, b'\\n')"
     (cluster.folder / "train.py").write_text(script)

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from helpers.engine_commands import EngineCommand
+from helpers.engine_commands import LEFT_LIMIT, EngineCommand
 from helpers.waiting import wait_until
 
 TOOL = Path(__file__).parents[2] / "tools/cluster"
@@ -174,8 +175,10 @@ class RayNodes(ToolNodes):
 
 def wait_for_nothing_left(cluster, command):
     """Assert that the job soon has left nothing on any node."""
+    began = time.monotonic()
     command.check_nothing_left()
     wait_until(lambda: not cluster.left(), cluster.left)
+    assert time.monotonic() - began < LEFT_LIMIT
 
 
 def _read(path):
