@@ -226,9 +226,9 @@ def test_an_address_that_does_not_answer(launch):
 
 def test_missing_resources(start):
     check_refused(
-        start("--nnodes=2", "--start-limit=7", '--ray-resources={"GPU": 8}', "worker.py"),
-        r"nothing was started: .* within 7 s \(--start-limit\): 2 nodes with 1 CPU, 8 GPU each are "
-        r"requested; of the 4 nodes of this Ray cluster, 0 have that much, and in all, 4 CPU, "
+        start("--nnodes=2", "--start-limit=20", '--ray-resources={"GPU": 8}', "worker.py"),
+        r"nothing was started: .* within 20 s \(--start-limit\): 2 nodes with 1 CPU, 8 GPU each "
+        r"are requested; of the 4 nodes of this Ray cluster, 0 have that much, and in all, 4 CPU, "
         r"0 GPU are free$",
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 _SETUP = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 _SCHEDULING = 0.3  # seconds until a pod has a machine
 _PULL = 0.3  # seconds between two states of a pod that waits
-_BACK_OFF = 1.0  # seconds until a container is restarted
+_BACK_OFF = 0.3  # seconds until a container is restarted
 
 
 def now(digits=0):
@@ -77,7 +77,7 @@ class Pod:
     """A pod and its container.
 
     Args:
-        cluster: has `objects`, `images`, `lock` and `hosts_of(pod)`.
+        cluster: has `objects`, `images`, `lock`, `wait_for_list()` and `hosts_of(pod)`.
         manifest: the pod as the API returns it; its status is updated.
         within: the command prefix of the pod's network.
         folder: the working folder of the container.
@@ -130,6 +130,7 @@ class Pod:
                 self._last_state = {"terminated": ended}
                 waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting"}
                 self.set_state("Running", waiting=waiting)
+                self.cluster.wait_for_list()  # the real delay is much longer
                 self._is_stopping.wait(_BACK_OFF)
                 if self._is_stopping.is_set():
                     return self._end(**ended)

@@ -22,6 +22,7 @@ KINDS = {
     "secrets": "Secret", "services": "Service", "jobs": "Job", "jobsets": "JobSet",
     "trainjobs": "TrainJob",
 }  # fmt: skip
+_LIST_WAIT = 20.0  # seconds
 VERSION = "1.37.0"  # of the schemas that objects are checked with
 
 
@@ -44,6 +45,7 @@ class FakeCluster:
         self.forbidden = set()  # such as "create secrets"
         self.missing = set()  # plurals that are not installed
         self.requests = []
+        self.listed = threading.Condition(self.lock)  # notified after each list of pods
         self.rights_used = set()  # group, resource, verb
         self.is_locked = False  # no credentials are accepted
         self.cut_logs_after = None  # lines, after which a connection ends once
@@ -75,6 +77,11 @@ class FakeCluster:
         self._server.server_close()
         for pod in self.every_pod:
             pod.kill()
+
+    def wait_for_list(self):
+        """Wait until a client has got all pods as they are now, or for a while."""
+        with self.listed:
+            self.listed.wait(_LIST_WAIT)
 
     def get(self, plural, name):
         with self.lock:

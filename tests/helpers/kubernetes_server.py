@@ -79,6 +79,7 @@ class ApiHandler(BaseHTTPRequestHandler):
                 cluster.delete(plural, name)
                 return {"kind": "Status", "status": "Success"}
             if plural == "pods":
+                cluster.listed.notify_all()
                 wanted = dict(part.split("=") for part in query["labelSelector"].split(","))
                 return {
                     "items": [
