@@ -105,6 +105,8 @@ def test_a_missing_script_starts_nothing(launch):
             "/no/python cannot be run on this machine: No such file or directory; name the Python",
         ),
         (["--on=local:2", "--spares=1", "--rdzv-backend=static"], "'static' cannot be replaced"),
+        (["--on=local:2", "--ssh-command=ssh"], "--ssh-command is an option of --on=ssh, and this"),
+        (["--spares=1"], "--spares has no effect without --on"),
         (["--on=local:2", "--doctor"], "--doctor and --on are given, and each runs instead of"),
     ],
 )

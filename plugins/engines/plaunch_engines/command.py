@@ -16,7 +16,13 @@ from plaunch.plugin import ENGINES
 
 from plaunch_engines.driver import STOPS, JobDriver
 from plaunch_engines.output import MergedOutput
-from plaunch_engines.plan import JobPlan, passed_environment, refuse_agents_options, script_of
+from plaunch_engines.plan import (
+    JobPlan,
+    passed_environment,
+    refuse_agents_options,
+    refuse_options_of_others,
+    script_of,
+)
 from plaunch_engines.records import describe_script
 
 if TYPE_CHECKING:
@@ -41,6 +47,7 @@ def run_on_nodes(invocation: Invocation) -> int:
     name, _, where = args.on.partition(":")
     manager = invocation.create_manager()
     manager.check_name(ENGINES, name)
+    refuse_options_of_others(args, name, manager.names(ENGINES))
     own = {option.dest: value for option, value in manager.own_options(ENGINES, name, vars(args))}
     request = _request(args, where, own)
     engine = manager.make(ENGINES, name, request)

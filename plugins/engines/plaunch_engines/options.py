@@ -7,6 +7,8 @@ from plaunch.options import LIMIT, Option, integer, seconds
 # Selects an engine in programs for torchrun (`plaunch_torchrun.nodes`). Not for agents.
 ENGINE_VARIABLE = "PET_ON"
 
+_UNUSED = "plaunch_engines.plan:refuse_options_of_engines"  # called by a launch without --on
+
 OPTIONS = (
     Option(
         ("--on",),
@@ -22,6 +24,7 @@ OPTIONS = (
         default=0,
         metavar="N",
         read=integer,
+        fill=_UNUSED,
     ),
     Option(
         ("--pass-env",),
@@ -29,11 +32,13 @@ OPTIONS = (
         "the usual libraries; a final * stands for any characters; may be repeated",
         metavar="NAME,...",
         is_repeated=True,
+        fill=_UNUSED,
     ),
     Option(
         ("--node-python",),
         "with --on: the Python of the agents on their nodes (default: this one)",
         metavar="PATH",
+        fill=_UNUSED,
     ),
     Option(
         ("--local-network",),
@@ -42,6 +47,7 @@ OPTIONS = (
         default="loopback",
         metavar="NETWORK",
         choices=("loopback", "namespaces"),
+        fill=_UNUSED,
     ),
     Option(
         ("--ray-resources",),
@@ -49,6 +55,7 @@ OPTIONS = (
         "(default: one CPU)",
         default="{}",
         metavar="JSON",
+        fill=_UNUSED,
     ),
     Option(
         ("--slurm-options",),
@@ -56,6 +63,7 @@ OPTIONS = (
         'sbatch, such as "--partition=gpu --time=8:00:00 --gpus-per-node=8"; may be repeated',
         metavar="OPTIONS",
         is_repeated=True,
+        fill=_UNUSED,
     ),
     Option(
         ("--ssh-command",),
@@ -63,6 +71,7 @@ OPTIONS = (
         "plaunch's (default: ssh)",
         default="ssh",
         metavar="COMMAND",
+        fill=_UNUSED,
     ),
     Option(
         ("--start-limit",),
@@ -70,16 +79,19 @@ OPTIONS = (
         default=60.0,
         metavar="SECONDS",
         read=seconds(LIMIT),
+        fill=_UNUSED,
     ),
     Option(
         ("--kubernetes-image",),
         "with --on=kubernetes: the image of the pods, which has plaunch and the script",
         metavar="IMAGE",
+        fill=_UNUSED,
     ),
     Option(
         ("--kubernetes-namespace",),
         "with --on=kubernetes: the namespace (default: that of the current context)",
         metavar="NAME",
+        fill=_UNUSED,
     ),
     Option(
         ("--kubernetes-kind",),
@@ -88,11 +100,13 @@ OPTIONS = (
         default="job",
         metavar="KIND",
         choices=("job", "jobset", "trainjob"),
+        fill=_UNUSED,
     ),
     Option(
         ("--kubernetes-resources",),
         "with --on=kubernetes: resources of each pod, such as nvidia.com/gpu=8,memory=512Gi",
         metavar="NAME=AMOUNT,...",
+        fill=_UNUSED,
     ),
     Option(
         ("--kubernetes-template",),
@@ -100,5 +114,6 @@ OPTIONS = (
         "those that plaunch writes",
         metavar="FILE",
         path="file",
+        fill=_UNUSED,
     ),
 )

@@ -159,6 +159,43 @@ def refuse_agents_options(args: Arguments) -> None:
             raise UsageError(f"{name} is set for each agent by --on; leave it out")
 
 
+def refuse_options_of_others(args: Arguments, engine: str, engines: Iterable[str]) -> None:
+    """Refuse options of another engine than the one that is used.
+
+    Args:
+        args: the parsed options.
+        engine: the name of the engine.
+        engines: the names of all engines, with which their options begin.
+
+    Raises:
+        UsageError: one is given on the command line.
+    """
+    others = {*engines} - {engine}
+    for option in OPTIONS:
+        owner = option.dest.partition("_")[0]
+        if owner in others and args.is_on_command_line(option.dest):
+            raise UsageError(
+                f"{option.names[-1]} is an option of --on={owner}, and this is --on={engine}; "
+                "leave it out"
+            )
+
+
+def refuse_options_of_engines(args: Arguments, manager: object) -> str:
+    """Refuse options of engines in a launch without one.
+
+    Raises:
+        UsageError: one is given on the command line.
+    """
+    del manager
+    for option in OPTIONS:
+        if args.is_on_command_line(option.dest):
+            raise UsageError(
+                f"{option.names[-1]} has no effect without --on, and this launch is one of this "
+                "node alone; add --on, or leave it out"
+            )
+    return ""
+
+
 def passed_environment(
     environ: Mapping[str, str],
     patterns: Iterable[str],
