@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from plaunch.cli import Arguments
+    from plaunch.options import Option
 
 
 TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
@@ -173,7 +174,7 @@ def refuse_options_of_others(args: Arguments, engine: str, engines: Iterable[str
     others = {*engines} - {engine}
     for option in OPTIONS:
         owner = option.dest.partition("_")[0]
-        if owner in others and args.is_on_command_line(option.dest):
+        if owner in others and _is_typed(args, option):
             raise UsageError(
                 f"{option.names[-1]} is an option of --on={owner}, and this is --on={engine}; "
                 "leave it out"
@@ -188,12 +189,17 @@ def refuse_options_of_engines(args: Arguments, manager: object) -> str:
     """
     del manager
     for option in OPTIONS:
-        if args.is_on_command_line(option.dest):
+        if _is_typed(args, option):
             raise UsageError(
                 f"{option.names[-1]} has no effect without --on, and this launch is one of this "
                 "node alone; add --on, or leave it out"
             )
     return ""
+
+
+def _is_typed(args: Arguments, option: Option) -> bool:
+    """Whether an option is on the command line, to which `plaunch_torchrun` adds variables."""
+    return args.is_on_command_line(option.dest) and option.variable not in os.environ
 
 
 def passed_environment(
