@@ -16,7 +16,7 @@ WRAPPERS = {
     "pip": "#!{python}\nimport sys\nfrom {module} import main\nif __name__ == '__main__':\n"
     "    sys.exit(main())\n",
     "setuptools": "#!{python}\n"
-    "# EASY-INSTALL-ENTRY-SCRIPT: '{dist}==1.0','console_scripts','tune'\n"
+    "# EASY-INSTALL-ENTRY-SCRIPT: '{dist}==1.0','console_scripts','acme-tune'\n"
     "import re, sys\nfrom importlib.metadata import distribution\n",
     "distlib": "#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\nimport sys\n"
     "from {module} import main\nsys.exit(main())\n",
@@ -43,11 +43,11 @@ class Site:
         info = self.site / f"{dist}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[console_scripts]\ntune = {module}:main\n")
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nacme-tune = {module}:main\n")
 
     def write(self, text, mode=0o755):
         """Have this program on PATH."""
-        path = self.bin / "tune"
+        path = self.bin / "acme-tune"
         path.write_text(text)
         path.chmod(mode)
         return str(path)
@@ -72,15 +72,15 @@ def both(site):
 @pytest.mark.parametrize("owner", [RAY, TORCHTUNE], ids=["ray", "torchtune"])
 def test_path_decides(both, owner, form):
     path = both.wrap(*owner, form)
-    program = find_program("tune")
+    program = find_program("acme-tune")
     assert (program.entry_point.module, program.path) == (owner[1], path)
 
 
 def test_several_that_are_not_on_path_are_refused(both):
     with pytest.raises(UsageError) as caught:
-        find_program("tune")
+        find_program("acme-tune")
     assert str(caught.value) == (
-        "'tune' is a program of several packages installed with "
+        "'acme-tune' is a program of several packages installed with "
         f"{sys.executable}: ray 1.0 (ray_tune.cli:main), torchtune 1.0 (torchtune_cli.tune:main); "
         "put the folder of the one to run on PATH, or write -m with its module"
     )
@@ -89,7 +89,7 @@ def test_several_that_are_not_on_path_are_refused(both):
 @pytest.mark.parametrize(
     ("text", "mode"),
     [
-        ("#!/bin/sh\nexec pyenv exec tune\n", 0o755),
+        ("#!/bin/sh\nexec pyenv exec acme-tune\n", 0o755),
         ("\x7fELF", 0o755),
         ("from ray_tune.cli import main", 0o644),  # not executable, so not on PATH
     ],
@@ -98,7 +98,7 @@ def test_several_that_are_not_on_path_are_refused(both):
 def test_a_file_on_path_of_neither_package_does_not_decide(both, text, mode):
     both.write(text, mode)
     with pytest.raises(UsageError, match="several packages"):
-        find_program("tune")
+        find_program("acme-tune")
 
 
 @pytest.mark.parametrize("module", ["torchtune_cli.tune", "ray_tune", "ray_tune.client"])
@@ -106,26 +106,26 @@ def test_another_program_on_path_is_refused(site, module):
     site.install(*RAY)
     path = site.wrap("other", module)
     with pytest.raises(UsageError) as caught:
-        find_program("tune")
+        find_program("acme-tune")
     assert str(caught.value) == (
-        f"'tune' on PATH is {path}, which is not a program of a package installed with "
+        f"'acme-tune' on PATH is {path}, which is not a program of a package installed with "
         f"{sys.executable}; that has a program of this name in ray 1.0 (ray_tune.cli:main); put "
         "the folder of the one to run first on PATH, or write -m with its module"
     )
 
 
-@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexec pyenv exec tune\n"], ids=["none", "shim"])
+@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexec pyenv exec acme-tune\n"], ids=["none", "shim"])
 def test_one_is_found_without_path(site, text):
     site.install(*RAY)
     if text is not None:
         site.write(text)
-    program = find_program("tune")
+    program = find_program("acme-tune")
     assert program.entry_point.module == RAY[1]
 
 
 def test_no_package_has_the_program(site):
     site.wrap(*RAY)
-    assert find_program("tune") is None
+    assert find_program("acme-tune") is None
 
 
 def test_the_command_line(both):
@@ -133,12 +133,12 @@ def test_the_command_line(both):
     both.wrap(*TORCHTUNE)
 
     def run():
-        done = run_python("-m", "plaunch_torchrun", "tune", "run", env=both.environ)
+        done = run_python("-m", "plaunch_torchrun", "acme-tune", "run", env=both.environ)
         return done.returncode, done.stdout, done.stderr
 
     both.environ["PATH"] = f"{both.bin}:/usr/bin:/bin"
     assert run()[:2] == (0, "torchtune run\n")
-    (both.bin / "tune").unlink()
+    (both.bin / "acme-tune").unlink()
     code, out, err = run()
     assert (code, out) == (2, "")
-    assert err.startswith("plaunch: error: 'tune' is a program of several packages")
+    assert err.startswith("plaunch: error: 'acme-tune' is a program of several packages")
