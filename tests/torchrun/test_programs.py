@@ -114,7 +114,9 @@ def test_another_program_on_path_is_refused(site, module):
     )
 
 
-@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexec pyenv exec acme-tune\n"], ids=["none", "shim"])
+@pytest.mark.parametrize(
+    "text", [None, "#!/bin/sh\nexec pyenv exec acme-tune\n"], ids=["none", "shim"]
+)
 def test_one_is_found_without_path(site, text):
     site.install(*RAY)
     if text is not None:
