@@ -45,9 +45,9 @@ class Site:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[console_scripts]\ntune = {module}:main\n")
 
-    def write(self, text, mode=0o755):
+    def write(self, text, mode=0o755, name="tune"):
         """Have this program on PATH."""
-        path = self.bin / "tune"
+        path = self.bin / name
         path.write_text(text)
         path.chmod(mode)
         return str(path)
@@ -124,8 +124,9 @@ def test_one_is_found_without_path(site, text):
 
 
 def test_no_package_has_the_program(site):
-    site.wrap(*RAY)
-    assert find_program("tune") is None
+    # Ray, which may be installed, has `tune`.
+    site.write(WRAPPERS["pip"].format(python=sys.executable, module=RAY[1]), name="untune")
+    assert find_program("untune") is None
 
 
 def test_the_command_line(both):
