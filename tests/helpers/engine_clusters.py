@@ -29,12 +29,12 @@ class LocalNodes:
     kept = ()  # nodes whose loss ends every job
 
     def __init__(self, count=3):
-        self.count = count
+        del count  # the command starts them
 
     def launch(self, folder, *words, nodes, further=0):
         """Start a job on nodes of the cluster; `further` ones can replace others."""
         del further
-        return EngineCommand(folder, "--on=local", *words)
+        return EngineCommand(folder, f"--on=local:{nodes}", *words)
 
     def lose(self, command, worker):
         """Let the node of a worker fail."""
