@@ -9,7 +9,7 @@ import sys
 import pytest
 from plaunch.process.proc import read_state
 
-from helpers.processes import is_gone
+from helpers.processes import is_gone, parent_of
 from helpers.terminals import Terminal
 from helpers.waiting import wait_for_files, wait_until
 
@@ -130,11 +130,6 @@ def test_a_program_that_a_shell_runs_has_the_grace(plaunch, tmp_path, shell):
         _, err = launcher.communicate(timeout=TIMEOUT)
     assert (launcher.returncode, (tmp_path / "saved").exists()) == (143, True), err
     assert is_gone(pid)
-
-
-def parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat") as stat:
-        return int(stat.read().rpartition(")")[2].split()[1])
 
 
 # Each breaks something that the next start needs, then fails.

@@ -13,10 +13,10 @@ from contextlib import closing
 import pytest
 
 from helpers.engine_clusters import RayNodes
-from helpers.engine_commands import LEFT_LIMIT, QUICK, check_refused, parent_of
+from helpers.engine_commands import LEFT_LIMIT, QUICK, check_refused
 from helpers.nodes import write_whole
 from helpers.ports import free_port
-from helpers.processes import is_gone
+from helpers.processes import is_gone, parent_of
 from helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]

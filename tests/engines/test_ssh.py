@@ -17,8 +17,9 @@ from plaunch_engines.ssh import SshEngine, SshHandle
 from plaunch_engines.ssh_hosts import SshHost
 
 from helpers.engine_clusters import SshNodes
-from helpers.engine_commands import LIMIT, QUICK, check_refused, children_of, parent_of
+from helpers.engine_commands import LIMIT, QUICK, check_refused
 from helpers.nodes import WORKER, write_whole
+from helpers.processes import children_of, parent_of
 from helpers.waiting import wait_until
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from helpers.processes import is_gone
+from helpers.processes import ancestors_of, is_gone, parent_of
 from helpers.waiting import wait_until
 
 LIMIT = 60.0  # seconds for the end of a command
@@ -164,20 +164,6 @@ class EngineCommand:
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def children_of(pid):
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def ancestors_of(pid):
-    while pid > 1:
-        pid = parent_of(pid)
-        yield pid
 
 
 def check_refused(command, message, code=111):

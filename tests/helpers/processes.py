@@ -1,10 +1,15 @@
-"""Whether processes have ended."""
+"""Whether processes have ended, and how they are related."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def is_gone(pid: int) -> bool:
@@ -29,3 +34,20 @@ def wait_for_end(pid: int) -> None:
     """Wait until a child has ended, without reaping it."""
     options = os.WEXITED | os.WNOWAIT | os.WNOHANG
     wait_until(lambda: os.waitid(os.P_PID, pid, options), f"the end of process {pid}")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of the first thread of a process."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ancestors_of(pid: int) -> Iterator[int]:
+    """Yield the parent of a process, its parent, and so on."""
+    while pid > 1:
+        pid = parent_of(pid)
+        yield pid

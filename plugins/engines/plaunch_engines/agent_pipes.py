@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-HEARTBEAT = 5.0  # seconds between two lines to an agent that expects them
+_HEARTBEAT = 5.0  # seconds between two lines to an agent that expects them
 SILENCE = 40.0  # seconds without a line after which such an agent ends: PLAUNCH_NODE_SILENCE
 
 
@@ -57,7 +57,7 @@ class AgentPipes:
 
     def send_heartbeat(self) -> None:
         """Show the agent now and then that its connection works; it ignores empty lines."""
-        if not self._unwritten and time.monotonic() - self._written_at >= HEARTBEAT:
+        if not self._unwritten and time.monotonic() - self._written_at >= _HEARTBEAT:
             self.write(b"\n")
 
     def _close_ends_of_agent(self) -> None:

@@ -15,7 +15,7 @@ from plaunch.durations import milliseconds
 from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
-from plaunch_engines.output import STDERR, STDOUT
+from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.plan import count_left
 from plaunch_engines.repeated import RepeatedMessages
 
@@ -310,8 +310,7 @@ class JobDriver:
 
     def _show_status(self) -> None:
         running = [node for node in self._nodes if node.running is not None]
-        seconds = int(self._clock() - self._began)
-        text = f"{self._plan.job}: {seconds // 60}:{seconds % 60:02}"
+        text = f"{self._plan.job}: {format_elapsed(self._clock() - self._began)}"
         if running:
             last = max((node.running or {} for node in running), key=lambda one: one["round"])
             text += (

@@ -19,6 +19,7 @@ from plaunch_engines.kubernetes_pods import (
     is_suspended,
     read_pod,
 )
+from plaunch_engines.output import format_elapsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -308,8 +309,8 @@ class SubmittedJob:
 
     def _show_status(self, text: str) -> None:
         if self._has_status:
-            seconds = int(self._clock() - self._began)
-            self._logs.show_status(f"{self.title}: {seconds // 60}:{seconds % 60:02}, {text}")
+            elapsed = format_elapsed(self._clock() - self._began)
+            self._logs.show_status(f"{self.title}: {elapsed}, {text}")
 
     def _say_once(self, key: str, text: str) -> None:
         """Say something that is true of several pods, or for a while."""

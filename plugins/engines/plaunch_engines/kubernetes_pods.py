@@ -141,16 +141,15 @@ def end_of_job(job: Manifest) -> tuple[bool | None, str]:
     """Return whether a job has succeeded, None while it runs, and why it has failed."""
     status = job.get("status") or {}
     # Job and TrainJob have the state Complete, JobSet has Completed.
-    if any(_is_true(status, state) for state in ("Complete", "Completed")):
+    if any(_condition(status, state, "True") for state in ("Complete", "Completed")):
         return True, ""
-    if _is_true(status, "Failed"):
-        return False, _condition(status, "Failed", "True")
-    return None, ""
+    why = _condition(status, "Failed", "True")
+    return (False, why) if why else (None, "")
 
 
 def is_suspended(job: Manifest) -> bool:
     """Whether a job waits for a queue, or a user, that lets it continue."""
-    return _is_true(job.get("status") or {}, "Suspended")
+    return bool(_condition(job.get("status") or {}, "Suspended", "True"))
 
 
 def count_pods(pods: Sequence[PodStatus], wanted: int) -> str:
@@ -198,15 +197,8 @@ def _problem(status: Manifest) -> str:
     return ""
 
 
-def _is_true(status: Manifest, kind: str) -> bool:
-    return any(
-        condition.get("type") == kind and condition.get("status") == "True"
-        for condition in status.get("conditions") or []
-    )
-
-
 def _condition(status: Manifest, kind: str, value: str) -> str:
-    """Return the reason of a condition, if the condition has that value."""
+    """Return the reason of a condition that has this value, or else its kind; empty without one."""
     for condition in status.get("conditions") or []:
         if condition.get("type") == kind and condition.get("status") == value:
             return _join(condition) or kind

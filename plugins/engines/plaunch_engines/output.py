@@ -152,6 +152,12 @@ class MergedOutput:
                 os.write(self._notify_room, b"\0")
 
 
+def format_elapsed(seconds: float) -> str:
+    """Return minutes and seconds for a status line, as in `1:05`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"
+
+
 def _write(fd: int, data: bytes) -> None:
     while data:
         try:
