@@ -15,6 +15,7 @@ from plaunch.durations import milliseconds
 from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
+from plaunch_engines.delivery import deliver
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.plan import count_left
 from plaunch_engines.repeated import RepeatedMessages
@@ -33,8 +34,6 @@ _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is 
 _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
 _LAST_WAIT = 10.0  # seconds without a byte of an agent whose workers have ended
 _STOP_WAIT = 60.0  # the same, longer than the workers' grace, to stop workers of a failed job
-_CONSOLE_WAIT = 5.0  # seconds in which a reader takes nothing, after a stop signal
-_CONSOLE_NOTICE = 1.0  # seconds until a message says that the command waits for a reader
 _MAX_REPLACED = 3  # replacements for each node of the job, in all
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*STOPS, signal.SIGUSR1, signal.SIGUSR2)
@@ -113,7 +112,12 @@ class JobDriver:
             self._engine.close()
             for node in self._nodes:
                 node.close()
-            self._finish_output()
+            for name, text in self._repeated.due(is_last=True):
+                self._output.write(STDERR, name, text)
+            deliver(
+                self._output, self._wake_read, STOPS, CONSOLE.say,
+                is_stopped=bool(self._job.signals),
+            )  # fmt: skip
             signal.set_wakeup_fd(previous_fd)
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -351,39 +355,6 @@ class JobDriver:
         if codes:
             return codes[0]
         raise NodesLostError("; ".join(node.describe_end() for node in self._nodes))
-
-    def _finish_output(self) -> None:
-        """Wait for the readers of the output, and report what they have not taken.
-
-        Without a limit, as any program that writes to a pipe; after a stop signal, while they take
-        something. A further signal ends the wait.
-        """
-        for name, text in self._repeated.due(is_last=True):
-            self._output.write(STDERR, name, text)
-        self._output.request_end()
-        stops = len(self._job.signals)
-        notice_at = self._clock() + _CONSOLE_NOTICE
-        poller = select.poll()
-        poller.register(self._wake_read, select.POLLIN)
-        poller.register(self._output.fileno(), select.POLLIN)
-        while not self._output.is_written() and len(self._job.signals) == stops:
-            for fd, _ in poller.poll(milliseconds(_INTERVAL)):
-                if fd == self._wake_read:
-                    self._job.signals += [n for n in os.read(fd, 4096) if n in STOPS]
-            self._output.is_full()  # empties the descriptor
-            now = self._clock()
-            if stops and now - self._output.progressed_at >= _CONSOLE_WAIT:
-                break
-            if not stops and now >= notice_at:
-                notice_at = math.inf
-                size = sum(loss.size for loss in self._output.losses())
-                CONSOLE.say(
-                    f"waiting for the reader of the output, which has not taken {size} bytes; all "
-                    "agents have ended (Ctrl-C or SIGTERM ends the wait)",
-                    "WARNING",
-                )
-        for loss in self._output.losses():
-            CONSOLE.say(f"output of the nodes is missing ({loss})", "WARNING")
 
     def _show_status(self) -> None:
         running = [node for node in self._nodes if node.running is not None]
