@@ -1,6 +1,6 @@
 """The process that is connected to a Ray cluster, between the command and the agents.
 
-    python -m plaunch_engines.ray_client SOCKET ADDRESS RESOURCES
+    python -m plaunch_engines.ray_client SOCKET ADDRESS RESOURCES EXCLUDED
 
 A process of its own, because Ray installs signal handlers, writes to standard output and standard
 error, and ends its process when the cluster is lost. The command sends a message for each agent,
@@ -109,11 +109,16 @@ class RayCluster:
     Args:
         address: of the cluster; "auto" for RAY_ADDRESS, or the cluster of this machine.
         resources: what is reserved on each node.
+        excluded: the names of nodes that are not used: those that `ray start` was given, host
+            names, or addresses.
     """
 
-    def __init__(self, address: str, resources: dict[str, float]) -> None:
+    def __init__(
+        self, address: str, resources: dict[str, float], excluded: Sequence[str] = ()
+    ) -> None:
         self.address = address
         self._resources = resources
+        self._excluded = excluded
         self._bundles: list[ReservedBundle] = []
 
     def connect(self) -> None:
@@ -155,7 +160,10 @@ class RayCluster:
         free = [bundle for bundle in self._bundles if bundle.agent is None]
         count = len(agents) - len(free)
         if count > 0:
-            used = sorted({bundle.node for bundle in self._bundles if bundle.node})
+            used = sorted(
+                {bundle.node for bundle in self._bundles if bundle.node}
+                | {node["NodeID"] for node in self._nodes(is_excluded=True)}
+            )
             selector = {"ray.io/node-id": f"!in({','.join(used)})"} if used else {}
             group = ray.util.placement_group(
                 [self._resources] * count,
@@ -212,11 +220,22 @@ class RayCluster:
         is_unique = sum(name == other for other in names.values()) == 1
         return name if is_unique else f"{name}-{node[:6]}"
 
+    def _nodes(self, *, is_excluded: bool) -> list[dict[str, Any]]:
+        """Return the nodes that are alive, and are excluded or not."""
+        import ray
+
+        names = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
+        return [
+            node
+            for node in ray.nodes()
+            if node["Alive"] and any(node[name] in self._excluded for name in names) is is_excluded
+        ]
+
     def describe_wait(self) -> str:
         """Describe what is requested, and what the cluster has."""
         import ray
 
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        alive = self._nodes(is_excluded=False)
         large = [
             node
             for node in alive
@@ -378,8 +397,9 @@ def _amounts(resources: dict[str, float]) -> str:
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Serve a command until it has ended."""
-    fd, address, resources = arguments
-    client = RayClient(socket.socket(fileno=int(fd)), RayCluster(address, json.loads(resources)))
+    fd, address, resources, excluded = arguments
+    cluster = RayCluster(address, json.loads(resources), json.loads(excluded))
+    client = RayClient(socket.socket(fileno=int(fd)), cluster)
     asyncio.run(client.run())
     raise SystemExit
 

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch.numbers import digits
 from plaunch.scheduling import Allocation
 from plaunch_network import expand_hostlist
 
