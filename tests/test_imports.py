@@ -18,7 +18,7 @@ PUBLIC = {
         f"plaunch.{name}"
         for name in (
             "agent cli doctor durations engines errors events health lazy numbers options"
-            " plugin process rendezvous restarts scheduling threads values"
+            " plugin process rendezvous restarts scheduling texts threads values"
         ).split()
     ),
 }
