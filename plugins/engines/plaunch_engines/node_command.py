@@ -25,7 +25,8 @@ _WATCHED = (
     '[ "$now" = "$parent" ]; do :; done; kill -9 0) </dev/null 2>/dev/null & ); '
     'exec bash -l -c "$0" --node-setup "$watch" "$@"'
 )
-# bash -l -c _SET_UP --node-setup WATCH FOLDER LINE PYTHON ...: a login shell has the function `module`.
+# bash -l -c _SET_UP --node-setup WATCH FOLDER LINE PYTHON ...; only a login shell has the function
+# `module`.
 _SET_UP = (
     'watch=$1 line=$3; cd "$2" 2>/dev/null; shift 3; '
     'trap \'code=$?; kill "$watch"; '
