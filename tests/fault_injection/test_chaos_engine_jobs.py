@@ -7,7 +7,6 @@ import re
 import pytest
 from fault_injection.engine_jobs import Facts, Fault, judge
 
-
 # --- the judge ------------------------------------------------------------------------------------
 
 LINES = 2  # of each worker, before its last one

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
+from plaunch.texts import printable
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
@@ -76,6 +77,9 @@ class ClientGreeting:
         server_nonce = fields.take(frames.NONCE_SIZE)
         fields.end()
         if is_needed != self._authenticator.is_needed:
+            # So that the host can say so: nothing from a node without a token, else no proof.
+            no_proof = b"" if is_needed else bytes(PROOF_SIZE)
+            sock.sendall(frames.frame(MessageKind.PROOF, no_proof))
             raise StoreRefusedError(
                 f"the rendezvous store at {self._endpoint} "
                 + (
@@ -108,7 +112,7 @@ class ClientGreeting:
                 if kind is MessageKind.REFUSED:
                     raise StoreRefusedError(
                         f"the rendezvous store at {self._endpoint} refuses this node: "
-                        f"{fields.text()}"
+                        f"{printable(fields.text())}"
                     )
                 if kind is not expected:
                     raise ProtocolError(f"{kind.name} instead of {expected.name}")

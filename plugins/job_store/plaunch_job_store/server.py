@@ -30,6 +30,7 @@ _READ_SIZE = 256 << 10  # bytes per connection and turn, so that all get their t
 _ACCEPTS = 64  # connections per turn
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_ROOM_PAUSE = 0.1  # seconds
+_MAPPED = "::ffff:"  # begins an address of IPv4 on a socket of both families
 
 
 class StoreServer:
@@ -43,6 +44,8 @@ class StoreServer:
         table: the data.
         clock: a monotonic clock, in seconds.
         resume_timeout: see `RESUME_TIMEOUT`.
+        report: called with the address of a peer and the reason, a sentence about "the node", when
+            a connection is refused; it returns at once.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class StoreServer:
         table: StoreTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         resume_timeout: float = RESUME_TIMEOUT,
+        report: Callable[[str, str], None] = lambda peer, reason: None,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
@@ -64,6 +68,7 @@ class StoreServer:
         self._table = table or StoreTable()
         self._clock = clock
         self._resume_timeout = resume_timeout
+        self._report = report
         self._selector = selectors.DefaultSelector()
         self._strangers: dict[ClientConnection, None] = {}  # in the order of their deadlines
         self._connections: dict[bytes, ClientConnection] = {}  # by session
@@ -133,7 +138,7 @@ class StoreServer:
             if len(self._strangers) >= self._max_strangers and not self._make_room():
                 return
             try:
-                sock, _ = self._listener.accept()
+                sock, address = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -146,7 +151,8 @@ class StoreServer:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 keep_alive(sock, SILENCE_TIMEOUT)
-            connection = ClientConnection(sock, self._clock() + GREETING_TIMEOUT)
+            peer = str(address[0]).removeprefix(_MAPPED)
+            connection = ClientConnection(sock, self._clock() + GREETING_TIMEOUT, peer)
             self._strangers[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
 
@@ -216,6 +222,7 @@ class StoreServer:
 
     def _refuse(self, connection: ClientConnection, reason: str) -> None:
         """Send the reason, and close the connection once the client has, or soon."""
+        self._report(connection.peer, reason)
         self._detach(connection)
         if connection not in self._strangers:
             connection.deadline = self._clock() + GREETING_TIMEOUT

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch_job_store import frames
-from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.authentication import is_equal
 from plaunch_job_store.frames import MessageKind, ProtocolError
 
 if TYPE_CHECKING:
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from plaunch_job_store.connection import ClientConnection
     from plaunch_job_store.frames import Fields
     from plaunch_job_store.table import Session
+
+
+_NOT_A_NODE = "it is not a node of a job that uses the store of plaunch"
+_NO_TOKEN = "the node has no token, and this job has one; give all nodes the same"  # noqa: S105
+_OTHER_TOKEN = "the node has a token, and this job has none; give all nodes the same"  # noqa: S105
 
 
 class ServerGreeting:
@@ -34,12 +39,13 @@ class ServerGreeting:
         """
         if kind is MessageKind.HELLO and not connection.server_nonce:
             if fields.take(len(frames.MAGIC)) != frames.MAGIC:
-                raise ProtocolError("this is the store of a plaunch job")
+                raise ProtocolError(_NOT_A_NODE)
             oldest, newest = fields.u16(), fields.u16()
             if not oldest <= frames.VERSION <= newest:
                 raise ProtocolError(
-                    f"the host of the store speaks version {frames.VERSION} of the protocol, and "
-                    f"this node versions {oldest} to {newest}; install the same plaunch on both"
+                    f"the node speaks versions {oldest} to {newest} of the store's protocol, and "
+                    f"the host of the store version {frames.VERSION}; install the same plaunch on "
+                    "both"
                 )
             connection.client_nonce = fields.take(frames.NONCE_SIZE)
             connection.resumes = fields.take(fields.u8())
@@ -57,13 +63,14 @@ class ServerGreeting:
             )
             return False
         if kind is not MessageKind.PROOF or not connection.server_nonce:
-            raise ProtocolError(f"{kind.name} before the greeting")
+            raise ProtocolError(_NOT_A_NODE)
         nonces = connection.client_nonce, connection.server_nonce
-        proof = fields.take(PROOF_SIZE if self._authenticator.is_needed else 0)
-        fields.end()
+        proof = fields.rest()
+        if bool(proof) != self._authenticator.is_needed:
+            raise ProtocolError(_OTHER_TOKEN if proof else _NO_TOKEN)
         if not is_equal(proof, self._authenticator.client_proof(*nonces)):
             raise ProtocolError(
-                "this node does not prove that it knows the job's token: give it the same token "
+                "the node does not prove that it knows the job's token: give it the same token "
                 "and run id (--rdzv-id) as the host of the store"
             )
         return True
