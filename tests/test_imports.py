@@ -38,7 +38,7 @@ MORE = {
     # The process of the store imports the package, which is therefore empty.
     "plaunch_rendezvous_c10d": {
         f"plaunch_job_store.{name}"
-        for name in ("authentication", "client", "frames", "host", "store")
+        for name in ("authentication", "client", "frames", "host", "reports", "store")
     },
     "plaunch_timer": {"plaunch_torchrun.elastic.timer"},
     # Suites and fakes are for tests of plugins.

@@ -12,10 +12,10 @@ from plaunch_job_store.frames import MessageKind
 from plaunch_job_store.reports import (
     INTERVAL,
     MAX_PEERS,
-    Report,
     ReportFilter,
     ReportPipe,
     ReportReader,
+    ServerReport,
     describe_report,
 )
 
@@ -66,7 +66,7 @@ class TestFilter:
         assert len(reported.reports) == MAX_PEERS
         clock.advance(INTERVAL)
         reported("10.0.0.1", "no token")
-        assert reported.reports[-1] == Report("10.0.0.1", "no token", missed=7)
+        assert reported.reports[-1] == ServerReport("10.0.0.1", "no token", missed=7)
 
 
 class TestPipe:
@@ -75,27 +75,31 @@ class TestPipe:
         found = []
         reader = ReportReader(read, found.append)
         pipe = ReportPipe(write)
-        sent = [Report("10.0.0.1", "no\ttoken"), Report("", "x", 3), Report("::1", "y" * 9999)]
+        sent = [
+            ServerReport("10.0.0.1", "no\ttoken"),
+            ServerReport("", "x", 3),
+            ServerReport("::1", "y" * 9999),
+        ]
         for report in sent:
             pipe.write(report)
         os.close(write)
         reader.join()
-        assert found[:2] == [Report("10.0.0.1", "no token"), sent[1]]
+        assert found[:2] == [ServerReport("10.0.0.1", "no token"), sent[1]]
         assert found[2].reason.startswith("yyy")
 
     def test_a_host_that_does_not_read_is_not_waited_for(self):
         read, write = os.pipe()
         pipe = ReportPipe(write)
         for _ in range(1000):
-            pipe.write(Report("10.0.0.1", "x" * 1000))
+            pipe.write(ServerReport("10.0.0.1", "x" * 1000))
         os.close(read)
-        pipe.write(Report("10.0.0.1", "no token"))
+        pipe.write(ServerReport("10.0.0.1", "no token"))
         os.close(write)
 
 
 class TestMessage:
     def test_it_names_the_host_the_address_and_the_reason(self):
-        report = Report("10.0.0.1", "the node has no token", missed=2)
+        report = ServerReport("10.0.0.1", "the node has no token", missed=2)
         assert describe_report(report, lambda _: "node7") == (
             "the store of this job has refused node7 (10.0.0.1): the node has no token; "
             "2 others were refused as well"
@@ -104,7 +108,7 @@ class TestMessage:
 
     @pytest.mark.parametrize("text", HOSTILE)
     def test_names_and_reasons_are_made_safe(self, text):
-        message = describe_report(Report("10.0.0.1", text), lambda _: text)
+        message = describe_report(ServerReport("10.0.0.1", text), lambda _: text)
         assert_harmless(message)
         assert "\n" not in message
 

@@ -17,7 +17,7 @@ from plaunch_job_store.reports import ReportFilter, ReportPipe, ReportReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch_job_store.reports import Report
+    from plaunch_job_store.reports import ServerReport
 
 # The program imports this package only, and the standard library: it starts in about 30 ms and
 # takes about 10 MiB. The secret comes through the pipe, as arguments are public.
@@ -53,7 +53,7 @@ class StoreProcess:
         *,
         environ: Mapping[str, str],
         values: Mapping[str, bytes] | None = None,
-        on_report: Callable[[Report], None] = lambda report: None,
+        on_report: Callable[[ServerReport], None] = lambda report: None,
     ) -> None:
         self.port: int = listener.getsockname()[1]
         read_reports, write_reports = os.pipe()

@@ -21,7 +21,7 @@ _MAX_LINE = 2048  # bytes; less than PIPE_BUF, so that a line is written complet
 _JOIN_TIMEOUT = 1.0  # seconds
 
 
-class Report(NamedTuple):
+class ServerReport(NamedTuple):
     """What happened to a connection.
 
     Args:
@@ -43,7 +43,7 @@ def _find_name(address: str) -> str:
         return address
 
 
-def describe_report(report: Report, find_name: Callable[[str], str] = _find_name) -> str:
+def describe_report(report: ServerReport, find_name: Callable[[str], str] = _find_name) -> str:
     """Return a message about a report, on the host of the store.
 
     Args:
@@ -66,14 +66,14 @@ class ReportFilter:
         clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, write: Callable[[Report], None], clock: Callable[[], float]) -> None:
+    def __init__(self, write: Callable[[ServerReport], None], clock: Callable[[], float]) -> None:
         self._write = write
         self._clock = clock
         self._seen: dict[tuple[str, str], float] = {}  # when, in this order
         self._missed = 0
 
     def __call__(self, peer: str, reason: str) -> None:
-        """Report what happened to a connection from `peer`, unless that is known."""
+        """ServerReport what happened to a connection from `peer`, unless that is known."""
         now = self._clock()
         for key, when in list(self._seen.items()):
             if now - when < INTERVAL:
@@ -87,7 +87,7 @@ class ReportFilter:
             self._missed += 1
             return
         self._seen[key] = now
-        self._write(Report(peer, reason, self._missed))
+        self._write(ServerReport(peer, reason, self._missed))
         self._missed = 0
 
 
@@ -103,7 +103,7 @@ class ReportPipe:
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
 
-    def write(self, report: Report) -> None:
+    def write(self, report: ServerReport) -> None:
         """Write a report."""
         text = "\t".join((report.peer, str(report.missed), " ".join(report.reason.split())))
         with contextlib.suppress(OSError):  # the host is stalled, or has ended
@@ -121,7 +121,7 @@ class ReportReader:
         ThreadStartError: the system has no more threads.
     """
 
-    def __init__(self, descriptor: int, on_report: Callable[[Report], None]) -> None:
+    def __init__(self, descriptor: int, on_report: Callable[[ServerReport], None]) -> None:
         self._descriptor = descriptor
         self._on_report = on_report
         self._thread = threading.Thread(target=self._run, name="plaunch-store-reports", daemon=True)
@@ -137,4 +137,4 @@ class ReportReader:
         with open(self._descriptor, "rb") as lines:
             for line in lines:
                 peer, missed, reason = line.decode(errors="replace").rstrip("\n").split("\t", 2)
-                self._on_report(Report(peer, reason, int(missed)))
+                self._on_report(ServerReport(peer, reason, int(missed)))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous import Store
     from plaunch_job_store.authentication import Authenticator
-    from plaunch_job_store.reports import Report
+    from plaunch_job_store.reports import ServerReport
 
 _log = logging.getLogger("plaunch")
 
@@ -194,7 +194,7 @@ class HostedJobStore:
         self._process.close()
 
 
-def _log_report(report: Report) -> None:
+def _log_report(report: ServerReport) -> None:
     _log.warning("%s", describe_report(report))
 
 
