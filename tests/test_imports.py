@@ -55,7 +55,11 @@ HEAVY = {
     "numpy": set(),
     "opentelemetry": {"plaunch_events.otel_export"},
     "prometheus_client": {"plaunch_status.prometheus"},
-    "ray": {"plaunch_engines.ray_actor", "plaunch_engines.ray_client"},
+    "ray": {
+        "plaunch_engines.ray_actor",
+        "plaunch_engines.ray_client",
+        "plaunch_engines.ray_cluster",
+    },
     "sklearn": set(),
     "torch": {
         "plaunch_multiprocessing.context",  # if the caller has loaded torch

@@ -26,6 +26,7 @@ from plaunch.plugin import hookimpl
 from plaunch.threads import start_thread
 
 from plaunch_engines import records
+from plaunch_engines.node_command import begin_path
 from plaunch_engines.options import ENGINE_VARIABLE
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         end(0)
     os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
     os.environ.update(settings["env"])
+    os.environ["PATH"] = begin_path(os.environ.get("PATH", os.defpath), sys.executable)
     os.chdir(folder)
     reporter = Reporter(settings["nonce"], connection.stdout)
     agent = ConnectedAgent(reporter)
