@@ -18,7 +18,7 @@ PUBLIC = {
         f"plaunch.{name}"
         for name in (
             "agent cli doctor durations engines errors events health lazy numbers options"
-            " plugin process rendezvous restarts scheduling threads values"
+            " plugin process rendezvous restarts scheduling texts threads values"
         ).split()
     ),
 }
@@ -38,7 +38,7 @@ MORE = {
     # The process of the store imports the package, which is therefore empty.
     "plaunch_rendezvous_c10d": {
         f"plaunch_job_store.{name}"
-        for name in ("authentication", "client", "frames", "host", "store")
+        for name in ("authentication", "client", "frames", "host", "reports", "store")
     },
     "plaunch_timer": {"plaunch_torchrun.elastic.timer"},
     # Suites and fakes are for tests of plugins.
@@ -55,7 +55,11 @@ HEAVY = {
     "numpy": set(),
     "opentelemetry": {"plaunch_events.otel_export"},
     "prometheus_client": {"plaunch_status.prometheus"},
-    "ray": {"plaunch_engines.ray_actor", "plaunch_engines.ray_client"},
+    "ray": {
+        "plaunch_engines.ray_actor",
+        "plaunch_engines.ray_client",
+        "plaunch_engines.ray_cluster",
+    },
     "sklearn": set(),
     "torch": {
         "plaunch_multiprocessing.context",  # if the caller has loaded torch

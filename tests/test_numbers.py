@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from plaunch.numbers import format_ranks, parse_ranks, printable
+from plaunch.numbers import format_ranks, parse_ranks
 
 
 @given(some.frozensets(some.integers(0, 5000), min_size=1))
@@ -19,11 +19,3 @@ def test_valid_ranks(ranks):
 def test_invalid_ranks(text):
     with pytest.raises(ValueError, match="is not a list of ranks"):
         parse_ranks(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [("host \u00e9", "host \u00e9"), ("a\nb", "a\\nb"), ("\x1b[31m", "\\x1b[31m")],
-)
-def test_control_characters_are_escaped(text, escaped):
-    assert printable(text) == escaped

@@ -24,6 +24,8 @@ class EngineRequest:
             given `--nnodes`.
         max_nodes: the largest number of nodes of the job; None as above.
         spares: the number of further nodes, which wait to replace others.
+        exclude: the names of hosts that must not be used (`--exclude`).
+        pythons: the Python of some hosts, by name (`--node-python=HOSTS=PATH`).
         folder: the working folder of the agents, which each node must have at this path.
         options: the values of the options that the engine's package declares, by attribute:
             `acme_queue` for `--acme-queue`.
@@ -36,6 +38,8 @@ class EngineRequest:
     min_nodes: int | None = None
     max_nodes: int | None = None
     spares: int = 0
+    exclude: Sequence[str] = ()
+    pythons: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     job: str = "plaunch"
@@ -49,8 +53,9 @@ class BatchEngine(Protocol):
     Attributes:
         has_own_files: whether the nodes do not have the files of this machine, so that the script
             is not looked for here. May be missing, which means false.
-        used_options: those of `node_python`, `pass_env` and `start_limit` that have an effect; the
-            others are usage errors. May be missing, which means none.
+        used_options: those of `exclude`, `node_output`, `node_python`, `node_setup`, `pass_env`,
+            `pass_secret` and `start_limit` that have an effect; the others are usage errors. May be
+            missing, which means none.
     """
 
     def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:
@@ -122,6 +127,9 @@ class Engine(Protocol):
             None if it provides as many as are requested.
         can_replace: whether `start` may be called again while the job runs, for nodes in the place
             of others that are lost. Some engines have spare nodes for that.
+        used_options: `exclude` if it leaves out `EngineRequest.exclude`, `pythons` if it starts
+            agents with `EngineRequest.pythons`; otherwise the options are usage errors. May be
+            missing, which means none.
     """
 
     nodes: int | None

@@ -178,6 +178,8 @@ def text_of_error(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and its text."""
-    text = " ".join(text_of_error(error).split())
+    """An exception as one line for a message: its type and its text, which may quote others."""
+    from plaunch.texts import printable  # errors only
+
+    text = printable(" ".join(text_of_error(error).split()))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -13,7 +13,6 @@ __all__ = [
     "format_ranks",
     "name_ranks",
     "parse_ranks",
-    "printable",
     "quote",
 ]
 
@@ -56,15 +55,6 @@ def quote(value: object) -> str:
     except ValueError:  # an integer with more digits than Python writes
         text = "a number of thousands of digits"
     return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

@@ -53,7 +53,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.events": ALL,
     "plaunch.options": ALL,
     "plaunch.lazy": ("TYPE_CHECKING", "attach"),
-    "plaunch.numbers": ("digits", "format_bytes", "format_ranks", "printable", "quote"),
+    "plaunch.numbers": ("digits", "format_bytes", "format_ranks", "quote"),
+    "plaunch.texts": ("printable",),
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (

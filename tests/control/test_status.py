@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.agent import Progress
-from plaunch.numbers import printable
+from plaunch.texts import printable
 from plaunch_control.client import ask
 from plaunch_control.commands import describe_status
 

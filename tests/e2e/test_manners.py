@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -185,3 +186,22 @@ def test_on_a_terminal_the_wait_is_one_line(plaunch, alone):
     assert waiting.startswith("\r\x1b[Kplaunch: waiting for 2 nodes")
     # The next output replaces it.
     assert "SIGINT received" in waiting.rpartition("\x1b[K")[2]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_teed_prompt_is_shown(plaunch, is_terminal):
+    script = plaunch.folder / "asks.py"
+    script.write_text("print('answer:', input('question? '))")
+    words = ("-m", "plaunch", "--tee=3", "--log-dir=logs", "asks.py")
+    output = {} if is_terminal else {"stdout": subprocess.PIPE}
+    with Terminal(*words, cwd=plaunch.folder, env=plaunch.environ, **output) as shown:
+        if is_terminal:
+            shown.read_until(b"[default0]:question? ")
+        else:
+            prompt = b"[default0]:question? "
+            assert shown.process.stdout.read(len(prompt)) == prompt
+        shown.type(b"yes\n")
+        assert shown.process.wait(60) == 0
+        if not is_terminal:
+            assert shown.process.stdout.read() == b"answer: yes\n"
+            shown.process.stdout.close()

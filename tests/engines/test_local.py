@@ -4,12 +4,15 @@ import os
 import re
 import shutil
 import signal
+import sys
 
 import pytest
 from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
 from plaunch_engines.local import LocalEngine
 from plaunch_testing.conformance import EngineConformance
+
+from helpers.engine_commands import check_refused
 
 SHOW = """
 import os, sys
@@ -107,6 +110,12 @@ def test_a_missing_script_starts_nothing(launch):
         (["--on=local:2", "--spares=1", "--rdzv-backend=static"], "'static' cannot be replaced"),
         (["--on=local:2", "--ssh-command=ssh"], "--ssh-command is an option of --on=ssh, and this"),
         (["--spares=1"], "--spares has no effect without --on"),
+        (["--node-setup=true"], "--node-setup has no effect without --on"),
+        (["--exclude=node1"], "--exclude has no effect without --on"),
+        (["--on=local:2", "--exclude=node1"], "--exclude has no effect with --on=local:2"),
+        (["--on=local:2", "--node-python=node1=/a"], "--on=local:2 has no Python of single hosts"),
+        (["--on=local:2", "--pass-env=ACME"], "--pass-env=ACME: ACME is not set here"),
+        (["--on=local:2", "--node-setup=a\nb"], "--node-setup is one line"),
         (["--on=local:2", "--doctor"], "--doctor and --on are given, and each runs instead of"),
     ],
 )
@@ -121,9 +130,32 @@ def test_variables_are_passed_by_name(launch, monkeypatch):
         "import os; print(sorted(n for n in os.environ if 'ACME' in n))"
     )
     monkeypatch.setenv("ACME_ONE", "1")
-    job = launch("--on=local:1", "--pass-env=ACME_*", "env.py")
+    job = launch("--on=local:1", "--pass-env=ACME_*", "--pass-env=ACME_TWO=2,3", "env.py")
     job.wait(0)
-    assert "ACME_ONE" in job.text()
+    assert "['ACME_ONE', 'ACME_TWO']" in job.text()
+
+
+def test_a_set_up_line_runs_before_each_agent(launch):
+    (launch.folder / "env.py").write_text("import os; print(os.environ['ACME'], flush=True)")
+    job = launch("--on=local:2", "--node-setup=export ACME=loaded; echo text", "env.py").wait(0)
+    assert sorted(job.out.splitlines()) == ["[node0] loaded", "[node1] loaded"]
+
+
+def test_a_set_up_line_that_fails_is_a_failed_start(launch):
+    check_refused(
+        launch("--on=local:1", "--node-setup=echo no module >&2; false", "worker.py"),
+        r"node0: the agent could not be started \(1\): no module; "
+        r"--node-setup=\"echo no module >&2; false\" has ended with 1$",
+    )
+
+
+def test_a_program_beside_python_is_found(launch, monkeypatch):
+    """As accelerate, in an environment that is not activated."""
+    folder = os.path.dirname(sys.executable)
+    path = ":".join(word for word in os.environ["PATH"].split(":") if word != folder)
+    monkeypatch.setenv("PATH", path)
+    assert shutil.which("plaunchctl") is None
+    launch("--on=local:1", "--no-python", "plaunchctl", "--help").wait(0)
 
 
 def test_a_name_that_no_process_can_have_is_refused():

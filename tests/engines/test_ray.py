@@ -150,13 +150,13 @@ def test_another_node_replaces_a_lost_one(start, own_cluster):
 RESERVE = """
 import os
 import ray
-from plaunch_engines.ray_client import AgentRequest, RayCluster
+from plaunch_engines.ray_cluster import RayCluster
 
 cluster = RayCluster(os.environ["RAY_ADDRESS"], {"CPU": 1})
 cluster.connect()
 
 def run(*agents):
-    bundles = cluster.reserve([AgentRequest(index, (), ()) for index in agents])
+    bundles = cluster.reserve(agents)
     for bundle in bundles:
         actor = cluster.create_actor(bundle)
         bundle.node, _ = ray.get(actor.start.remote(["true"]), timeout=30)

@@ -1,4 +1,4 @@
-"""`RepeatedMessages` finds messages that several agents write."""
+"""`RepeatedMessages` merges messages that several agents write."""
 
 import pytest
 from plaunch_engines.repeated import RepeatedMessages
@@ -18,51 +18,98 @@ def messages(clock):
     return RepeatedMessages(clock)
 
 
-def test_a_message_of_all_agents_is_shown_once(messages):
-    assert [messages.has(node, FAILURE) for node in ("a", "b", "c")] == [False, True, True]
+@pytest.fixture
+def shown(messages, clock):
+    """Feed lines of nodes, and return what is shown of them in the end."""
+
+    def shown(*lines):
+        found = [each for node, text in lines for each in messages.feed(node, text)]
+        clock.now += 1
+        return [*found, *messages.due()]
+
+    return shown
 
 
-def test_a_message_of_one_agent_is_shown_each_time(messages):
-    assert [messages.has("a", FAILURE) for _ in range(3)] == [False, False, False]
+def test_a_message_of_all_agents_is_shown_once_and_without_a_node(shown):
+    """The first node that reports a failure is not the one that has failed."""
+    assert shown(*((node, FAILURE) for node in "abc")) == [("", FAILURE)]
 
 
-def test_the_next_one_may_come_from_another_node_first(messages):
-    for node in ("a", "b"):
-        messages.has(node, FAILURE)
-    assert [messages.has(node, FAILURE) for node in ("b", "a")] == [False, True]
+def test_a_message_of_one_agent_has_its_node_and_is_shown_each_time(shown):
+    assert shown(*[("a", FAILURE)] * 3) == [("a", FAILURE)] * 3
 
 
-def test_later_it_is_another_event(messages, clock):
-    messages.has("a", FAILURE)
+def test_a_message_waits_for_those_of_other_nodes_for_a_moment(messages, clock):
+    assert [*messages.feed("a", FAILURE)] == []
+    assert [*messages.due()] == []
+    clock.now += 0.5
+    assert [*messages.due()] == [("a", FAILURE)]
+    assert [*messages.due()] == []
+
+
+def test_lines_behind_a_message_wait_for_it(messages):
+    assert [*messages.feed("a", FAILURE + b"epoch 1\n")] == []
+    assert [*messages.feed("a", b"epoch 2\n")] == []
+    assert [*messages.feed("b", b"epoch 1\n")] == [("b", b"epoch 1\n")]
+    assert [*messages.feed("b", FAILURE)] == [("", FAILURE), ("a", b"epoch 1\nepoch 2\n")]
+
+
+def test_not_much_waits(messages):
+    [*messages.feed("a", FAILURE)]
+    text = b"x" * 99 + b"\n"
+    found = [each for _ in range(1000) for each in messages.feed("a", text)]
+    assert found[0] == ("a", FAILURE)
+    assert b"".join(text for _, text in found[1:]) == text * 1000
+
+
+def test_at_the_end_all_is_shown(messages):
+    [*messages.feed("a", FAILURE + b"epoch 1\n")]
+    assert [*messages.due(is_last=True)] == [("a", FAILURE), ("a", b"epoch 1\n")]
+
+
+def test_the_next_one_may_come_from_another_node_first(shown):
+    assert shown(("a", FAILURE), ("b", FAILURE)) == [("", FAILURE)]
+    assert shown(("b", FAILURE), ("a", FAILURE)) == [("", FAILURE)]
+
+
+def test_a_late_repetition_is_not_shown(shown):
+    assert shown(("a", FAILURE)) == [("a", FAILURE)]
+    assert shown(("b", FAILURE)) == []
+
+
+def test_later_it_is_another_event(shown, clock):
+    assert shown(("a", FAILURE)) == [("a", FAILURE)]
     clock.now += 11
-    assert not messages.has("b", FAILURE)
+    assert shown(("b", FAILURE)) == [("b", FAILURE)]
 
 
-def test_lines_of_workers_are_all_shown(messages):
-    assert not any(messages.has(node, b"epoch 1\n") for node in ("a", "b"))
-    assert not any(messages.has(node, b"  loss 0.1\n") for node in ("a", "b"))
+@pytest.mark.parametrize("line", [b"epoch 1\n", b"  loss 0.1\n", b"about plaunch: nothing\n"])
+def test_lines_of_workers_are_all_shown(messages, line):
+    """They wait for nothing."""
+    assert [*messages.feed("a", line)] == [("a", line)]
+    assert [*messages.feed("b", line)] == [("b", line)]
 
 
-def test_further_lines_of_a_message_belong_to_it(messages):
-    lines = [b"plaunch: workers hang\n", b"  rank 0: all_reduce\n"]
-    assert [messages.has("a", line) for line in lines] == [False, False]
-    assert [messages.has("b", line) for line in lines] == [True, True]
-    assert not messages.has("b", b"epoch 1\n")
-    assert not messages.has("b", b"  rank 0: all_reduce\n")
+def test_further_lines_of_a_message_belong_to_it(shown):
+    text = b"plaunch: workers hang\n  rank 0: all_reduce\n"
+    lines = text.splitlines(keepends=True)
+    assert shown(("a", text), ("b", text)) == [("", line) for line in lines]
+    assert shown(("b", b"epoch 1\n" + lines[1])) == [("b", b"epoch 1\n" + lines[1])]
 
 
-def test_the_account_of_one_node_is_enough(messages):
-    assert not messages.has("a", b"plaunch: this launch took 3.4 s: 2.5 s training\n")
-    assert messages.has("b", b"plaunch: this launch took 3.3 s: 2.7 s training\n")
+def test_the_account_of_one_node_is_enough(shown):
+    first = b"plaunch: this launch took 3.4 s: 2.5 s training\n"
+    other = b"plaunch: this launch took 3.3 s: 2.7 s training\n"
+    assert shown(("a", first), ("b", other)) == [("", first)]
 
 
-def test_colours_make_no_difference(messages):
-    assert not messages.has("a", b"\x1b[31mplaunch: all is lost\x1b[0m\n")
-    assert messages.has("b", b"\x1b[31mplaunch: all is lost\x1b[0m\n")
+def test_colours_make_no_difference(shown):
+    text = b"\x1b[31mplaunch: all is lost\x1b[0m\n"
+    assert shown(("a", text), ("b", text)) == [("", text)]
 
 
-def test_it_remembers_a_bounded_number(messages):
+def test_it_remembers_a_bounded_number(shown):
     for number in range(2000):
-        messages.has("a", b"plaunch: message %d\n" % number)
-    assert not messages.has("b", b"plaunch: message 0\n")
-    assert messages.has("b", b"plaunch: message 1999\n")
+        shown(("a", b"plaunch: message %d\n" % number))
+    assert shown(("b", b"plaunch: message 0\n")) == [("b", b"plaunch: message 0\n")]
+    assert shown(("b", b"plaunch: message 1999\n")) == []

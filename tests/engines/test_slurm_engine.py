@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from pathlib import Path
 
@@ -112,6 +113,23 @@ def test_a_batch_script(fields, nodes, has_spares):
     )
 
 
+@pytest.mark.usefixtures("with_programs")
+def test_a_batch_script_with_a_set_up_line_and_excluded_hosts():
+    options = {"slurm_options": ["--partition=gpu"], "node_setup": "module load 'cuda 12'"}
+    engine = create_slurm_engine(request("batch", options=options, exclude=["n1", "n2"]))
+    script = engine.script(["train.py"])
+    assert "#SBATCH --exclude=n1,n2\n#SBATCH --partition=gpu\n" in script
+    words = shlex.split(script.partition("\nsrun ")[2])
+    place = words.index("bash")
+    assert words[place:][:5] == [
+        *("bash", "-l", "-c"),
+        "{ module load 'cuda 12'\n} </dev/null && exec \"$@\"",
+        "--node-setup",
+    ]
+    words = [word for word in words[place + 5 :] if word.strip()]
+    assert words[1:] == ["-m", "plaunch", "--scheduler=slurm", "train.py"]
+
+
 def run_agents(handles, code):
     """Let agents end with a code; return what they have written."""
     for handle in handles:
@@ -184,6 +202,23 @@ def test_agents_of_an_allocation_are_replaced_on_other_nodes(agents, monkeypatch
     (tmp_path / "nodes").write_text("")
     with pytest.raises(UsageError, match="job 7 has ended"):
         agents.start(4)
+
+
+def test_excluded_nodes_of_an_allocation_are_not_used(agents, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    agents.create_engine(exclude=["node2", "elsewhere"])
+    assert agents.engine.nodes == 2
+    assert run_agents(agents.start(0, 1), 7) == ["node1 7\n", "node3 7\n"]
+    with pytest.raises(UsageError, match="--exclude leaves no node of job 7"):
+        create_slurm_engine(request(exclude=["node1", "node2", "node3"]))
+
+
+def test_a_new_allocation_excludes_nodes(agents, tmp_path):
+    (tmp_path / "salloc").write_text('#!/bin/sh\necho "$*" >&2; exit 1\n')
+    agents.create_engine(exclude=["n1", "n2"])
+    (agent,) = agents.start(0)
+    wait_until(lambda: agent.poll() == 1, "it ends")
+    assert b" --exclude=n1,n2 " in os.read(agent.stderr, 1000)
 
 
 def test_an_allocation_is_made_and_released(agents, tmp_path):

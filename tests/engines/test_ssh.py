@@ -19,7 +19,7 @@ from plaunch_engines.ssh_hosts import SshHost
 from helpers.engine_clusters import SshNodes
 from helpers.engine_commands import LIMIT, QUICK, check_refused
 from helpers.nodes import WORKER, write_whole
-from helpers.processes import children_of, parent_of
+from helpers.processes import children_of, is_gone, parent_of
 from helpers.waiting import wait_until
 
 
@@ -88,6 +88,46 @@ def test_slots_are_the_default_number_of_workers(launch):
     assert sizes == {"node1": "2", "node2": "1"}
     job = launch("@hosts", "--nproc-per-node=1", "worker.py").wait(0)
     assert {worker["LOCAL_WORLD_SIZE"] for worker in job.workers()} == {"1"}
+
+
+def test_hosts_by_ranges_without_excluded_ones(launch):
+    write_whole(launch.folder / "exit", 0)
+    job = launch("node[1-3]", "--exclude=node2", "worker.py").wait(0)
+    assert {worker["node"] for worker in job.workers()} == {"node1", "node3"}
+
+
+@pytest.mark.parametrize("is_option", [True, False], ids=["option", "file"])
+def test_a_host_may_have_another_python(launch, is_option):
+    write_whole(launch.folder / "exit", 0)
+    other = launch.folder / "other"
+    other.write_text(f'#!/bin/sh\nexport OTHER=1\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    (launch.folder / "which.py").write_text("import os; print(os.environ.get('OTHER'), flush=True)")
+    if is_option:
+        job = launch("node[1-2]", f"--node-python=node2={other}", "which.py")
+    else:
+        (launch.folder / "hosts").write_text("node1\nnode2 python=./other\n")
+        job = launch("@hosts", "which.py")
+    job.wait(0)
+    assert sorted(job.out.splitlines()) == ["[node1] None", "[node2] 1"]
+
+
+def test_a_set_up_line_of_one_node_fails(launch):
+    line = 'case $SSH_CONNECTION in *127.0.0.3*) echo "no cuda" >&2; false;; esac'
+    job = launch("node1,node2", f"--node-setup={line}", "worker.py").wait(111)
+    assert re.search(
+        r"nothing was started: node2: the agent could not be started \(1\): no cuda; --node-setup=",
+        job.err,
+    ), job.err
+
+
+def test_a_set_up_line_that_hangs_is_ended(launch):
+    line = 'echo "{\\"set-up\\": $$}"; sleep 600'
+    job = launch("node1", "--start-limit=3", f"--node-setup=echo $$ > pid; {line}", "worker.py")
+    job.wait(111)
+    pid = int((launch.folder / "pid").read_text())
+    wait_until(lambda: is_gone(pid), "the end of the set-up line")
+    job.check_nothing_left()
 
 
 def test_a_failure_is_reported_once_with_its_code(launch):

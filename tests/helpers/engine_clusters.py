@@ -31,10 +31,10 @@ class LocalNodes:
     def __init__(self, count=3):
         del count  # the command starts them
 
-    def launch(self, folder, *words, nodes, further=0):
+    def launch(self, folder, *words, nodes, further=0, **more):
         """Start a job on nodes of the cluster; `further` ones can replace others."""
         del further
-        return EngineCommand(folder, f"--on=local:{nodes}", *words)
+        return EngineCommand(folder, f"--on=local:{nodes}", *words, **more)
 
     def lose(self, command, worker):
         """Let the node of a worker fail."""
@@ -115,9 +115,9 @@ class SshNodes(ToolNodes):
         """The command that connects to them."""
         return f"ssh -F {self.folder}/config"
 
-    def launch(self, folder, *words, nodes, further=0):
+    def launch(self, folder, *words, nodes, further=0, **more):
         hosts = self.nodes[: nodes + further]
-        return self.start(folder, f"--on=ssh:{','.join(hosts)}", *words)
+        return self.start(folder, f"--on=ssh:{','.join(hosts)}", *words, **more)
 
     def server_of(self, node):
         return int((self.folder / f"{node}.pid").read_text())

@@ -19,7 +19,9 @@ class Served:
         self.token = token
         self._wake, self._stop = socket.socketpair()
         self.server = StoreServer(
-            self.listener, Authenticator(token, "job"), max_connections=100, **settings
+            self.listener,
+            Authenticator(token, "job"),
+            **{"max_connections": 100, **settings},
         )
         self.server.watch(self._wake.fileno(), self.server.stop)
         self.thread = threading.Thread(target=self.server.serve)

@@ -10,7 +10,7 @@ import time
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_job_store import frames
-from plaunch_job_store.client import StoreRefusedError
+from plaunch_job_store.client_greeting import StoreRefusedError
 from plaunch_job_store.frames import Code, MessageKind, Operation
 from plaunch_job_store.store import JobStore
 from plaunch_job_store.table import StoreTable

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from plaunch_job_store.authentication import Authenticator
-from plaunch_job_store.client import StoreClient
+from plaunch_job_store.client import StoreClient, StoreRefusedError
 from plaunch_job_store.host import StoreProcess
 from plaunch_job_store.store import JobStore
 
@@ -85,3 +85,23 @@ def test_it_ends_with_a_killed_launcher():
             import select
 
             assert select.select([pidfd], [], [], 10)[0], "the server has ended"
+
+
+def test_its_host_gets_the_reports_of_the_server():
+    reports = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    hosted = StoreProcess(listener, TOKEN, "job", environ={}, on_report=reports.append)
+    with pytest.raises(StoreRefusedError):
+        StoreClient(
+            lambda timeout: socket.create_connection(("127.0.0.1", hosted.port), timeout),
+            Authenticator(None, "job"),
+            "here",
+            5.0,
+        )
+    wait_until(lambda: reports, "the report has arrived")
+    hosted.close()
+    ((peer, reason, _),) = reports
+    assert (peer, reason) == (
+        "127.0.0.1",
+        "the node has no token, and this job has one; give all nodes the same",
+    )

@@ -11,6 +11,7 @@ import time
 import pytest
 from plaunch.errors import (
     PluginLoadError,
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     UsageError,
@@ -24,6 +25,7 @@ from plaunch_rendezvous_c10d.tcp_hosting import HostedTcpStore
 from helpers.faults import refuse_to_bind
 from helpers.ports import free_port
 from helpers.programs import run_python
+from helpers.waiting import wait_until
 
 from .conftest import port_of, tcp_connector
 
@@ -312,3 +314,17 @@ def test_a_missing_torch_is_reported_with_the_command_to_install_it(monkeypatch)
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):
         prepare_for_two("", store="torch")
     prepare_for_two("localhost:0").release()
+
+
+def test_the_host_says_whom_its_store_has_refused(prepare, caplog, tmp_path):
+    (tmp_path / "token").write_text("a token of sixteen bytes or more")
+    endpoint = f"127.0.0.1:{free_port()}"
+    with (
+        prepare(endpoint, 2, token_file=str(tmp_path / "token"), is_host="true"),
+        prepare(endpoint, 2, is_host="false") as guest,
+    ):
+        with pytest.raises(RendezvousClosedError, match="needs the token"):
+            guest.connect()
+        wait_until(lambda: "has refused" in caplog.text, "the host has logged it")
+    assert "127.0.0.1" in caplog.text
+    assert "the node has no token, and this job has one; give all nodes the same" in caplog.text

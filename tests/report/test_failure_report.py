@@ -170,7 +170,7 @@ def test_a_long_traceback_keeps_its_head_the_users_lines_and_its_end(child_file)
         ("windows\r\n", "windows"),
         ("bell\x07 and null\x00", "bell\\x07 and null\\x00"),
         ("tab\there", "tab\there"),
-        ("ünïcödé \udcff", "ünïcödé \udcff"),
+        ("ünïcödé \udcff", "ünïcödé \\udcff"),
     ],
 )
 def test_lines_are_shown_as_a_terminal_would(raw, shown):

@@ -190,7 +190,7 @@ def test_an_end_by_a_signal() -> None:
 def test_a_long_message_is_cut(child_file) -> None:
     found = observe(ProcessFailure(0, 7, 1, child_file({"message": "x" * 5000})))
     assert len(found.message) == 300
-    assert found.message.endswith("...")
+    assert found.message.endswith("... (5000 characters)")
 
 
 # --- the contract ---------------------------------------------------------------------------------

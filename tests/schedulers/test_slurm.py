@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_schedulers.slurm import FIRST_PORT, PORTS, expand_hostlist, find_slurm_allocation
+from plaunch_network import expand_hostlist
+from plaunch_schedulers.slurm import FIRST_PORT, PORTS, find_slurm_allocation
 
 from helpers.environments import recorded
 

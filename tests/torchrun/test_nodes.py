@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 import pytest
 from plaunch import LaunchConfig
@@ -203,7 +204,7 @@ def test_workers_get_the_variables_that_the_program_has_set(folder):
     for worker in workers:
         assert worker["CALLER_SETTING"] == "x y"
         assert worker["OF_SHELL_ONE"] == "1"
-        assert worker["PATH"] == "/nodes/bin"
+        assert worker["PATH"] == f"{os.path.dirname(sys.executable)}:/nodes/bin"
         assert "HIDDEN" not in worker
         assert "PET_ON" not in worker
     assert done.stdout.endswith("the program continues\n")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from plaunch.errors import PlaunchError, PluginLoadError
 from plaunch.parts import JSON_LINE, JSON_TEMPLATE, PAINT, load_part
 from plaunch.process.marks import owns_process
+from plaunch.texts import printable, printable_message
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Stderr:
             level: the name of its level in `logging`.
             created: its time in seconds since the epoch; None means now.
         """
+        text = printable_message(text)
         if self.is_json:
             line: str = load_part(JSON_LINE)(text, level, created, self._run_id)
             return line
@@ -144,7 +146,7 @@ class Stderr:
             width = 80 if fd is None else os.get_terminal_size(fd).columns
         except OSError:
             width = 80
-        line = f"plaunch: {text}"
+        line = printable(f"plaunch: {text}")
         if len(line) >= width > 1:
             line = line[: width - 2] + "…"
         self.write(_ERASE + line)

@@ -29,6 +29,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.process.marks import reported_exit_code
+from plaunch.texts import printable_message
 
 if TYPE_CHECKING:
     import logging
@@ -295,7 +296,7 @@ def _write_traceback(error: Exception) -> None:
         _say(text.rstrip())
         return
     STDOUT.flush()
-    STDERR.write(text)
+    STDERR.write(printable_message(text))
 
 
 def _say(message: str) -> None:

@@ -216,10 +216,10 @@ def _checked(decision: object, who: str) -> Decision:
         PluginError: it is not a decision.
     """
     from plaunch.restarts import Decision  # failures only
+    from plaunch.texts import printable
 
     if not isinstance(decision, Decision):
         raise PluginError(f"{who} returned {decision!r} from decide, not a Decision")
     # The reason may quote a worker.
-    reason = "".join(c if c.isprintable() else " " for c in decision.reason)
-    reason = " ".join(reason.split())[:_LONGEST_REASON]
+    reason = printable(" ".join(decision.reason.split()), _LONGEST_REASON)
     return replace(decision, reason=reason, without=tuple(decision.without))

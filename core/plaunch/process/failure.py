@@ -353,5 +353,7 @@ def _signal_name(number: int) -> str:
 
 
 def _one_line(text: str) -> str:
+    from plaunch.texts import printable  # failures only
+
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
+    return printable(line, _LONGEST_LINE)

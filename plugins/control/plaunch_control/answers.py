@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import RequestKind
-from plaunch.numbers import format_ranks, name_ranks, parse_ranks, printable, quote
+from plaunch.numbers import format_ranks, name_ranks, parse_ranks, quote
 from plaunch.process import read_command
+from plaunch.texts import printable
 from plaunch_events import LauncherStatus, redact_command
 
 from plaunch_control.event_buffer import EventBuffer

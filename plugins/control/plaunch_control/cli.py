@@ -90,7 +90,7 @@ def _report(launch: Launch, error: ClientError) -> int:
 
 
 def _complain(text: str) -> None:
-    from plaunch.numbers import printable  # after usage errors
+    from plaunch.texts import printable  # after usage errors
 
     sys.stderr.write(f"plaunchctl: {printable(text)}\n")
 

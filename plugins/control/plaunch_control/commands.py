@@ -8,7 +8,8 @@ import sys
 import time
 
 from plaunch.lazy import TYPE_CHECKING
-from plaunch.numbers import name_ranks, printable
+from plaunch.numbers import name_ranks
+from plaunch.texts import printable
 
 from plaunch_control.client import ClientError, GoneError, PendingRequest, SilentError, ask
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.doctor import Finding, Status
 from plaunch.plugin import one_line
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +55,7 @@ def format_findings(findings: Sequence[Finding], width: int | None = None) -> st
         head = finding.status.value.ljust(column) + finding.what.ljust(indent - column)
         for text, first, rest in ((finding.found, head, ""), (finding.advice, " " * indent, "   ")):
             arrow = "-> " if rest else ""
-            one_line = " ".join(text.split())
+            one_line = printable(" ".join(text.split()))
             if not one_line:
                 continue
             if width is None:

@@ -16,6 +16,7 @@ from plaunch.doctor import Finding, Status
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
 from plaunch.process import describe_exit, inheritable
+from plaunch.texts import printable
 
 from plaunch_doctor.health import CheckDeadline
 
@@ -158,5 +159,4 @@ def _split(text: str) -> list[str]:
 def _last_line(output: bytes) -> str:
     lines = output.decode("utf-8", "replace").splitlines()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    last = "".join(char if char.isprintable() else " " for char in last)
-    return last if len(last) <= _LONGEST else f"{last[: _LONGEST - 3]}..."
+    return printable(last, _LONGEST)

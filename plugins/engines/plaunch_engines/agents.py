@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
+import secrets
+import select
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -15,14 +18,17 @@ from plaunch.errors import ExitCode
 from plaunch_engines import records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from plaunch.engines import AgentHandle
 
     from plaunch_engines.plan import JobPlan
 
 _LAST_LINES = 5
-_STREAM_WAIT = 2.0  # seconds for the ends of the streams after the exit of the agent
+_STREAM_WAIT = 2.0  # seconds without output, after the exit of an agent whose streams stay open
+_BLOCK = 64 << 10  # bytes that are read at once: what a pipe holds
+_MAX_FAILURE = 1 << 20  # characters of a failure's text
+_MAX_EARLY = 16  # blocks of output before the settings that are discarded
 
 
 class AgentState(enum.Enum):
@@ -48,6 +54,9 @@ class ConnectedNode:
         code: the exit code of the job as the agent has reported it; None if it has not.
         failure: the record of the error that it ended with, or None.
         running: the record of its last round, or None.
+        has_ended_workers: whether its workers have ended, and no round follows on this node.
+        active_at: when something was read from it, or could have been but for a full output.
+        news: how many records and ends of streams were read.
         is_counted: whether its loss has been handled.
         lost_at: when too few nodes were left because of its loss, or None.
     """
@@ -60,6 +69,9 @@ class ConnectedNode:
         self.code: int | None = None
         self.failure: dict[str, Any] | None = None
         self.running: dict[str, Any] | None = None
+        self.has_ended_workers = False
+        self.active_at = clock()
+        self.news = 0
         self.is_counted = False
         self.lost_at: float | None = None
         self._handle = handle
@@ -70,7 +82,11 @@ class ConnectedNode:
         self._exited_at = 0.0
         self._is_stopped = False
         self._problem = ""
+        self._nonce = secrets.token_hex(16)
+        self._failure_text = ""
         self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
+        self._has_whole_output = False
+        self._lines = 0  # of its output, so far
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
 
     @property
@@ -88,50 +104,84 @@ class ConnectedNode:
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{address}:{self._hello['port']}"
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its agent has not ended and is not being killed."""
+        return self.state is not AgentState.ENDED and not self._is_stopped
+
+    @property
+    def round(self) -> int:
+        """The last round in which it has had workers; -1 before."""
+        return -1 if self.running is None else int(self.running["round"])
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers may run on it."""
+        return self.running is not None and not self.has_ended_workers and self.code is None
+
     def fds(self) -> list[int]:
         """Return the descriptors to read."""
         return list(self._open)
 
     def read(self, fd: int) -> Iterator[tuple[bool, bytes]]:
-        """Read a descriptor; yield the lines, each with whether it is of stderr."""
+        """Read a descriptor; yield the text, each block with whether it is of stderr."""
         try:
-            data = os.read(fd, 65536)
+            data = os.read(fd, _BLOCK)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        has_reported_end = self.code is not None
-        texts, found = self._open[fd].feed(data)
-        if not data:
-            del self._open[fd]
-        for record in found:
-            self._handle_record(record)
-        is_error = fd == self._handle.stderr
-        if is_error and has_reported_end:
-            return  # what ssh or srun write about the exit code adds nothing to the report
-        for text in texts:
-            if is_error:
-                self._last_lines.append(text.decode(errors="replace").rstrip())
-            if self.state is not AgentState.STARTING:  # before, they explain why it did not start
-                yield is_error, text
+        self.active_at = self._clock()
+        yield from self._split(fd, data)
 
-    def update(self, *, is_read: bool) -> None:
-        """Take note of the agent's exit, once its streams have ended.
+    def _split(self, fd: int, data: bytes) -> Iterator[tuple[bool, bytes]]:
+        """Handle the records and yield the text; no data is the end of the stream."""
+        is_error = fd == self._handle.stderr
+        for piece in self._open[fd].feed(data):
+            if not isinstance(piece, bytes):
+                self.news += 1
+                self._handle_record(piece)
+            elif self._shows(piece, is_error=is_error):
+                self._lines += piece.count(b"\n")
+                yield is_error, piece
+        if not data:
+            self.news += 1
+            del self._open[fd]
+
+    def _shows(self, text: bytes, *, is_error: bool) -> bool:
+        """Whether text is shown."""
+        if self.state is AgentState.STARTING:  # it explains why the agent did not start
+            if is_error:
+                self._last_lines += text.decode(errors="replace").splitlines()[-_LAST_LINES:]
+            return False
+        if is_error:  # what ssh or srun write about the exit code adds nothing to the report
+            return self.code is None
+        return self.state is not AgentState.READY  # before the settings there are no workers
+
+    def update(self, *, is_read: bool) -> Iterator[tuple[bool, bytes]]:
+        """Take note of the agent's exit, once its streams have ended; yield the last text.
+
+        A process that has left the job may hold the streams open. Then they are closed when there
+        is nothing to read for a while.
 
         Args:
             is_read: whether its streams are being read; they are not while the output is full.
         """
         if self.state is AgentState.ENDED:
             return
+        now = self._clock()
+        if not is_read:
+            self.active_at = now
         if self._exitcode is None:
             self._exitcode = self._handle.poll()
-            self._exited_at = self._clock()
-        elif not is_read:
-            self._exited_at = self._clock()
-        if self._exitcode is not None and (
-            not self._open or self._clock() - self._exited_at >= _STREAM_WAIT
-        ):
-            self._open.clear()
+            self._exited_at = now
+        if self._exitcode is None:
+            return
+        is_silent = now - max(self._exited_at, self.active_at) >= _STREAM_WAIT
+        if is_silent and not _has_unread(self._open):
+            for fd in [*self._open]:
+                yield from self._split(fd, b"")
+        if not self._open:
             self.state = AgentState.ENDED
 
     def is_overdue(self) -> bool:
@@ -140,6 +190,8 @@ class ConnectedNode:
 
     def problem(self, plan: JobPlan) -> str:
         """Return why the job cannot start on this node, in one line; empty if it can."""
+        if self._problem:
+            return self._problem
         if self.state is AgentState.ENDED:
             return self._describe_failed_start()
         if self.is_overdue():
@@ -180,9 +232,22 @@ class ConnectedNode:
             missing = "free port for the rendezvous; name one (--rdzv-endpoint)"
         return missing and f"{self.name} has no {missing}"
 
-    def configure(self, line: bytes) -> None:
-        """Send the settings, with which the agent begins."""
-        self._handle.write(line)
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Send the settings, with which the agent begins, and the nonce of its records.
+
+        What a login shell has written to standard output is discarded, also a last line that it has
+        not ended.
+        """
+        stdout = self._handle.stdout
+        if stdout in self._open:
+            with contextlib.suppress(OSError):
+                for _ in range(_MAX_EARLY):
+                    if not os.read(stdout, _BLOCK):
+                        break
+            self._open[stdout] = records.Records()
+        for found in self._open.values():
+            found.expect(self._nonce)
+        self._handle.write(json.dumps({**settings, "nonce": self._nonce}).encode() + b"\n")
         self.state = AgentState.RUNNING
 
     def signal(self, signum: int) -> None:
@@ -204,6 +269,12 @@ class ConnectedNode:
         """Release its handle."""
         self._handle.close()
 
+    def describe_missing(self) -> str:
+        """Return what may be missing of the workers' output, once the agent has ended; or empty."""
+        if self.running is None or self._has_whole_output:
+            return ""
+        return f"{self.name} after {self._lines} lines"
+
     def is_replaceable(self) -> bool:
         """Whether it has ended in a way in which another node may take its place."""
         return self.code in (None, ExitCode.NODE_EXCLUDED)
@@ -220,20 +291,42 @@ class ConnectedNode:
 
     def _describe_failed_start(self) -> str:
         if self._is_stopped:
-            return ""
+            return self._problem
         lines = [line for line in self._last_lines if line]
         why = f": {'; '.join(lines)}" if lines else ", and it has written nothing"
         return f"{self.name}: the agent could not be started ({self._exitcode}){why}"
 
-    def _handle_record(self, record: dict[str, Any]) -> None:
-        kind = record.get("kind")
-        if kind == "hello" and self.state is AgentState.STARTING:
-            self._hello = record
-            self._last_lines.clear()
-            self.state = AgentState.READY
-        elif kind == "running":
-            self.running = record
-        elif kind == "failure":
-            self.failure = record
-        elif kind == "end":
-            self.code = int(record["code"])
+    def _handle_record(self, record: dict[str, Any] | records.InvalidRecord) -> None:
+        if self._problem:
+            return
+        if isinstance(record, records.InvalidRecord):
+            self.stop(f"{self.name}: its agent has sent an invalid record: {record.problem}")
+            return
+        match record["kind"]:
+            case "hello" if self.state is AgentState.STARTING:
+                self._hello = record
+                self._last_lines.clear()
+                self.state = AgentState.READY
+            case "running":
+                self.running = record
+            case "workers_ended":
+                self.has_ended_workers = True
+            case "failure_text":
+                self._failure_text += record["text"]
+                if len(self._failure_text) > _MAX_FAILURE:
+                    self.stop(f"{self.name}: its agent has sent a failure without an end")
+            case "failure":
+                self.failure = {**record, "text": self._failure_text + record["text"]}
+                self._failure_text = ""
+            case "end":
+                self.code = record["code"]
+            case "end_of_output":
+                self._has_whole_output = True
+
+
+def _has_unread(fds: Iterable[int]) -> bool:
+    """Whether there is something to read."""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poller.poll(0))

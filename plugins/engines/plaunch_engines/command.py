@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -15,15 +16,16 @@ from plaunch.errors import UsageError
 from plaunch.plugin import ENGINES
 
 from plaunch_engines.driver import STOPS, JobDriver
+from plaunch_engines.node_command import begin_path, check_setup, read_hosts, read_pythons
 from plaunch_engines.output import MergedOutput
 from plaunch_engines.plan import (
     JobPlan,
-    passed_environment,
     refuse_agents_options,
     refuse_options_of_others,
     script_of,
 )
 from plaunch_engines.records import describe_script
+from plaunch_engines.variables import passed_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 _ELASTIC = "c10d"
 _STATIC = "static"
+# Options that have an effect if this command starts the agents, and those that engines implement.
+_OF_DRIVER = {"node_python", "node_setup", "pass_env", "start_limit"}
+_OF_ENGINES = {"exclude"}
 
 
 def run_on_nodes(invocation: Invocation) -> int:
@@ -57,12 +62,13 @@ def run_on_nodes(invocation: Invocation) -> int:
     if not hasattr(engine, "launch"):
         others.add("rdzv_conf")  # to which the command adds, as the last one counts
     try:
-        if not args.training_script or not getattr(engine, "has_own_files", False):
+        has_own_files = getattr(engine, "has_own_files", False)
+        if not args.training_script or not (has_own_files or _is_program_of_nodes(args)):
             invocation.command()  # a usage error before anything is started
         words = [w for dest, given in args.option_words if dest not in others for w in given]
         program = [str(args.training_script), *args.training_script_args]
+        _refuse_unused_options(args, engine)
         if hasattr(engine, "launch"):
-            _refuse_options_of_driver(args, engine)
             return _launch(
                 engine, [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
             )
@@ -94,17 +100,30 @@ def _launch(engine: BatchEngine, arguments: list[str], show: Callable[[str], Non
             signal.signal(each, handler)
 
 
-def _refuse_options_of_driver(args: Arguments, engine: BatchEngine) -> None:
-    """Refuse options of agents that this command starts, with an engine that does not let it.
+def _is_program_of_nodes(args: Arguments) -> bool:
+    """Whether the program is beside this Python, whose folder is in the PATH of workers."""
+    path = begin_path(os.environ.get("PATH", ""), sys.executable)
+    return bool(args.no_python) and bool(shutil.which(str(args.training_script), path=path))
+
+
+def _refuse_unused_options(args: Arguments, engine: Engine | BatchEngine) -> None:
+    """Refuse options that the engine does not use.
 
     Raises:
         UsageError: one is given.
     """
-    used = getattr(engine, "used_options", ())
-    for dest in ("node_python", "pass_env", "start_limit"):
+    used = {*getattr(engine, "used_options", ())}
+    if not hasattr(engine, "launch"):
+        used |= _OF_DRIVER
+    for dest in sorted(_OF_DRIVER | _OF_ENGINES):
         if args.is_given(dest) and dest not in used:
             name = dest.replace("_", "-")
             raise UsageError(f"--{name} has no effect with --on={args.on}; leave it out")
+    if "pythons" not in used and read_pythons(args.node_python)[1]:
+        raise UsageError(
+            f"--node-python={args.node_python[-1]}: --on={args.on} has no Python of single hosts; "
+            "write --node-python=PATH"
+        )
 
 
 def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
@@ -118,6 +137,8 @@ def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
         min_nodes=low,
         max_nodes=high,
         spares=args.spares,
+        exclude=[h for text in args.exclude for h in read_hosts(text, "--exclude")],
+        pythons=read_pythons(args.node_python)[1],
         folder=os.getcwd(),
         options=own,
         job=f"plaunch-{uuid.uuid4().hex[:8]}",
@@ -181,10 +202,11 @@ def _plan(
         folder=request.folder,
         env=passed_environment(
             os.environ,
-            [name for text in args.pass_env for name in text.split(",") if name],
+            args.pass_env,
             has_token=backend != _STATIC,  # which signs nothing, and refuses a token
         ),
-        python=args.node_python or sys.executable,
+        python=read_pythons(args.node_python)[0] or sys.executable,
+        setup=check_setup(args.node_setup),
         rdzv_conf=args.rdzv_conf or "",
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
         is_static=backend == _STATIC,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import select
@@ -11,10 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from plaunch.cli import STDERR as CONSOLE
 from plaunch.durations import milliseconds
 from plaunch.errors import ExitCode, PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
+from plaunch_engines.delivery import deliver
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.plan import count_left
 from plaunch_engines.repeated import RepeatedMessages
@@ -31,8 +32,8 @@ _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
 _PROBLEMS_WAIT = 3.0  # seconds for other nodes to report problems, after the first problem
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
 _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
-_LAST_WAIT = 10.0  # seconds for agents to end after the job is over, and after `stop`
-_CONSOLE_WAIT = 5.0  # seconds for a slow reader at the end
+_LAST_WAIT = 10.0  # seconds without a byte of an agent whose workers have ended
+_STOP_WAIT = 60.0  # the same, longer than the workers' grace, to stop workers of a failed job
 _MAX_REPLACED = 3  # replacements for each node of the job, in all
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*STOPS, signal.SIGUSR1, signal.SIGUSR2)
@@ -60,8 +61,8 @@ class _Job:
     error: PlaunchError | None = None  # why this command ends the job
     problem_at: float = math.inf  # when a node could not be started
     replaced: int = 0
-    deadline: float = math.inf  # when agents that are left are killed
-    release_at: float = math.inf  # when spares that have not noticed the end are stopped
+    over_at: float = math.inf  # when the job was seen to be over
+    is_released: bool = False  # whether spares that have not noticed the end were stopped
 
 
 class JobDriver:
@@ -108,41 +109,60 @@ class JobDriver:
                 self._advance()
             return self._conclude()
         finally:
-            signal.set_wakeup_fd(previous_fd)
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
             self._engine.close()
             for node in self._nodes:
                 node.close()
-            self._output.finish(_CONSOLE_WAIT)
+            for name, text in self._repeated.due(is_last=True):
+                self._output.write(STDERR, name, text)
+            deliver(
+                self._output, self._wake_read, STOPS, CONSOLE.say,
+                is_stopped=bool(self._job.signals),
+            )  # fmt: skip
+            signal.set_wakeup_fd(previous_fd)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
             os.close(self._wake_read)
             os.close(self._wake_write)
 
     # --- events -----------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Wait until something has happened, and read it."""
+        """Read what the nodes write until something else has happened, or for a while."""
+        until = self._clock() + _INTERVAL
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._output.fileno(), select.POLLIN)
-        by_fd = {}
         self._is_reading = not self._output.is_full()
+        by_fd = {}
         if self._is_reading:
             by_fd = {fd: node for node in self._nodes for fd in node.fds()}
         for fd in by_fd:
             poller.register(fd, select.POLLIN)
-        for fd, _ in poller.poll(milliseconds(_INTERVAL)):
-            if fd == self._wake_read:
-                self._take_signals(os.read(fd, 4096))
-            elif fd in by_fd:
-                self._read(by_fd[fd], fd)
+        has_news = False
+        while not has_news and (left := until - self._clock()) > 0:
+            for fd, _ in poller.poll(milliseconds(left)):
+                if fd == self._wake_read:
+                    self._take_signals(os.read(fd, 4096))
+                    has_news = True
+                elif fd in by_fd:
+                    node = by_fd[fd]
+                    news = node.news
+                    self._write(node, node.read(fd))
+                    has_news |= node.news > news
+            has_news |= self._output.is_full() is self._is_reading
+        for name, text in self._repeated.due():
+            self._output.write(STDERR, name, text)
 
-    def _read(self, node: ConnectedNode, fd: int) -> None:
-        name = node.name if self._plan.count > 1 else ""
-        for is_error, line in node.read(fd):
-            if is_error and self._repeated.has(node.name, line):
-                continue
-            self._output.write(STDERR if is_error else STDOUT, name, line)
+    def _write(self, node: ConnectedNode, texts: Iterable[tuple[bool, bytes]]) -> None:
+        """Write what a node has written."""
+        for is_error, text in texts:
+            if self._plan.count == 1:
+                self._output.write(STDERR if is_error else STDOUT, "", text)
+            elif not is_error:
+                self._output.write(STDOUT, node.name, text)
+            else:
+                for name, part in self._repeated.feed(node.name, text):
+                    self._output.write(STDERR, name, part)
 
     def _take_signals(self, numbers: bytes) -> None:
         for number in numbers:
@@ -151,7 +171,9 @@ class JobDriver:
                 if len(self._job.signals) == 1 and not self._is_running():
                     self._kill_all()
                 elif len(self._job.signals) >= _KILL_AFTER:
-                    self._output.say("the agents are killed", "WARNING")
+                    self._output.say(
+                        "the agents are killed; the end of their output may be missing", "WARNING"
+                    )
                     self._kill_all()
                 else:
                     self._send_signal(number)
@@ -179,12 +201,7 @@ class JobDriver:
     def _advance(self) -> None:
         """Do what the present state of the nodes requires."""
         now = self._clock()
-        for node in self._nodes:
-            node.update(is_read=self._is_reading)
-        if not self._is_reading:  # agents may be waiting for the reader of the output
-            self._job.deadline = max(self._job.deadline, now + _LAST_WAIT)
-        if now >= self._job.deadline:
-            self._kill_all()
+        missing = self._update()
         if not self._job.endpoint:
             self._begin()
             return
@@ -204,15 +221,48 @@ class JobDriver:
             self._replace_lost()
         elif not self._job.signals:
             self._end_the_rest(now)
+        if missing:
+            self._output.say(
+                "the end of the workers' output may be missing: an agent or its connection has "
+                f"ended before it was complete ({', '.join(missing)})",
+                "WARNING",
+            )
         self._show_status()
 
+    def _update(self) -> list[str]:
+        """Take note of agents that have ended; return what may be missing of their output."""
+        running = [node for node in self._nodes if node.state is not AgentState.ENDED]
+        for node in running:
+            self._write(node, node.update(is_read=self._is_reading))
+        ended = [node for node in running if node.state is AgentState.ENDED]
+        return [text for node in ended if (text := node.describe_missing())]
+
     def _end_the_rest(self, now: float) -> None:
-        """Bound the time in which the other agents end, once the job is over."""
-        if self._job.deadline == math.inf:
-            self._job.deadline = now + _LAST_WAIT + self._plan.shutdown_timeout
-            self._job.release_at = now + _SPARES_WAIT
-        if now >= self._job.release_at:
-            self._job.release_at = math.inf
+        """End agents that do not end by themselves, once the job is over.
+
+        Agents whose workers run are only ended if the job has failed, so that they have to stop
+        their workers. All limits begin anew with everything that an agent writes.
+        """
+        self._job.over_at = min(self._job.over_at, now)
+        has_failed = self._job.error is not None or any(
+            node.code and not node.is_replaceable() for node in self._nodes
+        )
+        last = max((node.round for node in self._nodes), default=-1)
+        for node in self._nodes:
+            limit = _LAST_WAIT
+            if node.has_workers and (has_failed or node.round < last):
+                limit = _STOP_WAIT + self._plan.shutdown_timeout
+            elif node.has_workers:
+                continue
+            if now - max(node.active_at, self._job.over_at) >= limit and node.is_alive:
+                self._output.say(
+                    f"{node.name}: its agent is killed, as it has neither ended nor written "
+                    f"anything for {limit:g} s since the job is over",
+                    "WARNING",
+                )
+                node.stop()
+        if not self._job.is_released and now - self._job.over_at >= _SPARES_WAIT:
+            self._job.is_released = True
             for node in self._nodes:
                 if node.running is None:
                     node.signal(signal.SIGTERM)
@@ -238,8 +288,7 @@ class JobDriver:
                     self._configure(node)
 
     def _configure(self, node: ConnectedNode) -> None:
-        settings = self._plan.settings_of(node.index, node.address, self._job.endpoint)
-        node.configure(json.dumps(settings).encode() + b"\n")
+        node.configure(self._plan.settings_of(node.index, node.address, self._job.endpoint))
 
     def _is_over(self) -> bool:
         """Whether an agent has ended with the result of the job, so that the others will."""
@@ -287,7 +336,6 @@ class JobDriver:
     def _kill_all(self) -> None:
         for node in self._nodes:
             node.stop()
-        self._job.deadline = math.inf
 
     # --- result -----------------------------------------------------------------------------------
 

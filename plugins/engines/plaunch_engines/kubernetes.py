@@ -12,7 +12,7 @@ from plaunch.errors import UsageError
 
 from plaunch_engines.kubernetes_manifests import CONTAINER, KINDS, PodJob, containers
 from plaunch_engines.kubernetes_template import Template, load_yaml
-from plaunch_engines.plan import TOKEN_VARIABLE, passed_environment
+from plaunch_engines.variables import TOKEN_VARIABLE, passed_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import ExitCode
 
-from plaunch_engines.plan import TOKEN_VARIABLE
+from plaunch_engines.variables import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

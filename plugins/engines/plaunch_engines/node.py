@@ -26,6 +26,7 @@ from plaunch.plugin import hookimpl
 from plaunch.threads import start_thread
 
 from plaunch_engines import records
+from plaunch_engines.node_command import begin_path
 from plaunch_engines.options import ENGINE_VARIABLE
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ _LOST = "the command that started this job has ended, or the connection to it"
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run one agent, and exit with its code."""
-    from plaunch.cli import end, end_at_signals, open_missing_streams
+    from plaunch.cli import STDERR, end, end_at_signals, open_missing_streams
 
     folder, script = arguments
     end_at_signals()
     open_missing_streams()
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())  # as `plaunch` does: it owns this process
     connection = Connection()
-    report(kind="hello", **describe_node(folder, script))
+    STDERR.write(records.encode("", kind="hello", **describe_node(folder, script)).decode())
     from plaunch.cli import concluded  # imported while the other nodes report
 
     settings = connection.receive()
@@ -58,11 +59,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
         end(0)
     os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
     os.environ.update(settings["env"])
+    os.environ["PATH"] = begin_path(os.environ.get("PATH", os.defpath), sys.executable)
     os.chdir(folder)
-    agent = ConnectedAgent()
+    reporter = Reporter(settings["nonce"], connection.stdout)
+    agent = ConnectedAgent(reporter)
     connection.listen(agent)
     code = concluded(lambda: agent.run(settings["arguments"]))
-    report(kind="end", code=code)
+    reporter.finish(code)
     end(code)
 
 
@@ -99,20 +102,57 @@ def find_port() -> int:
     return 0
 
 
-def report(**fields: object) -> None:
-    """Write a record to the command that started this agent."""
-    from plaunch.cli import STDERR
+class Reporter:
+    """Writes records to the command that started this agent.
 
-    STDERR.write(records.encode(**fields).decode())
+    Args:
+        nonce: shows the command that a record is of this agent; workers must not get it.
+        stdout: the agent's standard output, which workers inherit.
+    """
+
+    def __init__(self, nonce: str, stdout: int) -> None:
+        self._nonce = nonce
+        self._stdout = stdout
+
+    def report(self, kind: str, **fields: object) -> None:
+        """Write a record to standard error."""
+        self._write(records.encode(self._nonce, kind=kind, **fields))
+
+    def report_failure(self, text: str, **fields: object) -> None:
+        """Write the records of a failure."""
+        self._write(records.encode_failure(self._nonce, text, **fields))
+
+    def finish(self, code: int) -> None:
+        """Report the exit code, and that both streams are complete.
+
+        Waits as long as the command does not read: it has another limit, or has ended, which ends
+        this process, too.
+        """
+        from plaunch.cli import STDERR
+
+        self.report("end", code=code)
+        STDERR.finish(threading.TIMEOUT_MAX)
+        with contextlib.suppress(OSError):  # the command has ended
+            os.write(self._stdout, records.encode(self._nonce, kind="end_of_output"))
+
+    def _write(self, lines: bytes) -> None:
+        from plaunch.cli import STDERR
+
+        for line in lines.splitlines(keepends=True):  # each with one write, so that it stays whole
+            STDERR.write(line.decode())
 
 
 class ConnectedAgent(Extension):
     """The agent of this node, as the connection ends it and the command sees it.
 
     It is a plugin of its own launch.
+
+    Args:
+        reporter: reports to the command.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._control: Control | None = None
         self._ranks: set[int] = set()
 
@@ -134,9 +174,8 @@ class ConnectedAgent(Extension):
             text = getattr(error, "for_console", error.__str__)()
             first = getattr(error, "get_first_failure", None)
             rank = first()[0] if first is not None else None
-            report(
-                kind="failure",
-                text=text,
+            self._reporter.report_failure(
+                text,
                 code=int(error.exit_code),
                 is_first=rank in self._ranks,
                 is_of_workers=rank is not None,
@@ -173,13 +212,19 @@ class ConnectedAgent(Extension):
     def plaunch_workers_started(self, group: GroupInfo) -> None:
         """Report the round that begins."""
         self._ranks.update(worker.global_rank for worker in group.workers)
-        report(
-            kind="running",
+        self._reporter.report(
+            "running",
             round=group.round,
             attempt=group.attempt,
             nodes=group.group_world_size,
             workers=group.workers[0].world_size,
         )
+
+    @hookimpl
+    def plaunch_agent_finished(self, group: GroupInfo) -> None:
+        """Report that the workers of this node have ended for the last time."""
+        del group
+        self._reporter.report("workers_ended")
 
 
 class Connection:
@@ -188,12 +233,16 @@ class Connection:
     An engine whose connections may end without notice sets the variable PLAUNCH_NODE_SILENCE, and
     sends an empty line now and then: after so many seconds without a line, the connection has
     ended.
+
+    Attributes:
+        stdout: a copy of this process's standard output, which workers do not get.
     """
 
     def __init__(self) -> None:
         silence = os.environ.pop("PLAUNCH_NODE_SILENCE", "")
         self._silence = float(silence) if silence else None
         self._fd = os.dup(0)
+        self.stdout = os.dup(1)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)

@@ -29,15 +29,35 @@ OPTIONS = (
     Option(
         ("--pass-env",),
         "with --on: environment variables that agents get from here, beside those of plaunch and "
-        "the usual libraries; a final * stands for any characters; may be repeated",
+        "the usual libraries; a final * stands for any characters, and NAME=VALUE, with all that "
+        "follows, sets another value; may be repeated",
         metavar="NAME,...",
         is_repeated=True,
         fill=_UNUSED,
     ),
     Option(
         ("--node-python",),
-        "with --on: the Python of the agents on their nodes (default: this one)",
-        metavar="PATH",
+        "with --on: the Python of the agents on their nodes (default: this one); with --on=ssh, "
+        "also that of some hosts, as in node[5-8]=/opt/python; may be repeated",
+        metavar="[HOSTS=]PATH",
+        is_repeated=True,
+        fill=_UNUSED,
+    ),
+    Option(
+        ("--node-setup",),
+        "with --on: a line that a login shell (bash) of each node runs before the agent, such as "
+        "'module load cuda'; if it fails, the node has not started",
+        default="",
+        metavar="LINE",
+        fill=_UNUSED,
+    ),
+    Option(
+        ("--exclude",),
+        "with --on=ssh, slurm or ray: hosts that are not used, such as node[3,7-9]; may be "
+        "repeated",
+        metavar="HOSTS",
+        is_repeated=True,
+        is_shared=True,
         fill=_UNUSED,
     ),
     Option(

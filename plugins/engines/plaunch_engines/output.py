@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.threads import start_thread
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 _MAX_QUEUED = 1 << 20  # bytes that wait for a slow reader, before agents are no longer read
+_SLICE = 64 << 10  # bytes of one write
+_SLOW_SLICE = 4 << 10  # bytes of one write after a slow one, so that progress is seen
+_SLOW_WRITE = 0.05  # seconds
 _ERASE = b"\r\x1b[K"
 _STATUS_INTERVAL = 0.5  # seconds between two changes of the status line
 
@@ -24,7 +29,8 @@ _STATUS_INTERVAL = 0.5  # seconds between two changes of the status line
 class MergedOutput:
     """Writes lines of all nodes on a thread, so that a slow reader does not hold up signals.
 
-    Its descriptor is readable when `is_full` may have become false.
+    Its descriptor is readable when `is_full` may have become false, and when all is written after
+    `request_end`. All methods are called on one thread.
 
     Args:
         format: formats a message of plaunch's own; see `plaunch.cli.STDERR`.
@@ -33,6 +39,9 @@ class MergedOutput:
         stdout: the descriptor of this command's standard output; descriptor 1 may be a copy of
             stderr, so that it has no other text.
         clock: a monotonic clock, in seconds.
+
+    Attributes:
+        progressed_at: when a reader has last taken something, on the clock.
     """
 
     def __init__(
@@ -52,6 +61,9 @@ class MergedOutput:
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued = 0
+        self._unwritten = b""  # of what the thread is writing
+        self._lost: dict[str, OutputLoss] = {}  # by the reason
+        self.progressed_at = clock()
         self._room, self._notify_room = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_finished = False
         self._status = b""
@@ -70,22 +82,33 @@ class MergedOutput:
             os.read(self._room, 4096)
         return self._queued > _MAX_QUEUED
 
-    def write(self, fd: int, node: str, line: bytes) -> None:
-        """Write a line of a node; the name precedes it, unless it is empty.
+    def write(self, fd: int, node: str, text: bytes) -> None:
+        """Write lines of a node; the name precedes each, unless it is empty.
 
         Args:
             fd: `STDOUT` or `STDERR`.
             node: the name of the node.
-            line: the line with its newline; without one, the next call continues it.
+            text: lines with their newlines; if the last one has none, the next call continues it.
         """
-        is_message = fd == STDERR and self._is_json and line.startswith(b"{")
-        prefix = f"[{node}] ".encode() if node and not is_message else b""
+        begin = b""
         unfinished = self._partial.pop(fd, None)
-        if unfinished is not None:
-            prefix = b"" if unfinished == node else b"\n" + prefix
-        if not line.endswith(b"\n"):
+        if unfinished == node:
+            begin, line, text = text.partition(b"\n")
+            begin += line
+        elif unfinished is not None:
+            begin = b"\n"
+        if not (text or begin).endswith(b"\n"):
             self._partial[fd] = node
-        self._put(fd, prefix + line)
+        if node and text:
+            text = self._name_lines(fd, f"[{node}] ".encode(), text)
+        self._put(fd, begin + text)
+
+    def _name_lines(self, fd: int, prefix: bytes, text: bytes) -> bytes:
+        """Return lines with a prefix."""
+        if fd == STDERR and self._is_json:
+            lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
+            return b"".join(line if line.startswith(b"{") else prefix + line for line in lines)
+        return prefix + text[:-1].replace(b"\n", b"\n" + prefix) + text[-1:]
 
     def say(self, text: str, level: str = "INFO") -> None:
         """Write a message of plaunch's own to stderr."""
@@ -102,19 +125,26 @@ class MergedOutput:
         self._status = status.encode(errors="replace")
         self._put(STDERR, b"")
 
-    def finish(self, seconds: float) -> bool:
-        """Erase the status line, and let the thread end when all is written.
-
-        Returns:
-            Whether that took at most `seconds`.
-        """
+    def request_end(self) -> None:
+        """Erase the status line, and let the thread end when all is written."""
         self._status = b""
         self._put(STDERR, b"")
         with self._changed:
             self._is_finished = True
             self._changed.notify_all()
-        self._thread.join(seconds)
+
+    def is_written(self) -> bool:
+        """Whether all is written, after `request_end`."""
         return not self._thread.is_alive()
+
+    def losses(self) -> list[OutputLoss]:
+        """Return what was not written, by its cause; what still waits is among it."""
+        with self._changed:
+            rest = self._unwritten + b"".join(data for _, data in self._queue)
+        found = [*self._lost.values()]
+        if rest:
+            found.append(OutputLoss("its reader has not taken it", len(rest), rest.count(b"\n")))
+        return found
 
     def _put(self, fd: int, data: bytes) -> None:
         if self._has_status:
@@ -137,32 +167,71 @@ class MergedOutput:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._is_finished)
                 if not self._queue:
-                    return
+                    break
                 fd, data = self._queue.popleft()
-                while self._queue and self._queue[0][0] == fd and len(data) < 65536:
-                    data += self._queue.popleft()[1]
-            with contextlib.suppress(OSError):  # the reader is gone
-                _write(self._stdout if fd == STDOUT else fd, data)
+                parts, length = [data], len(data)
+                while self._queue and self._queue[0][0] == fd and length < _SLICE:
+                    parts.append(self._queue.popleft()[1])
+                    length += len(parts[-1])
+                self._unwritten = b"".join(parts)
+            try:
+                self._write(self._stdout if fd == STDOUT else fd)
+            except BrokenPipeError:  # the reader has enough
+                pass
+            except OSError as error:
+                self._note_loss(error.strerror or str(error))
             with self._changed:
+                self._unwritten = b""
                 was_full = self._queued > _MAX_QUEUED
-                self._queued -= len(data)
+                self._queued -= length
                 has_room = was_full and self._queued <= _MAX_QUEUED
-                self._changed.notify_all()
             if has_room:
                 os.write(self._notify_room, b"\0")
+        os.write(self._notify_room, b"\0")
+
+    def _write(self, fd: int) -> None:
+        size = _SLICE
+        while self._unwritten:
+            began = self._clock()
+            try:
+                written = os.write(fd, self._unwritten[:size])
+            except BlockingIOError:  # a process that shares the descriptor made it non-blocking
+                poller = select.poll()
+                poller.register(fd, select.POLLOUT)
+                poller.poll()
+                continue
+            self._unwritten = self._unwritten[written:]
+            self.progressed_at = self._clock()
+            size = _SLOW_SLICE if self.progressed_at - began > _SLOW_WRITE else _SLICE
+
+    def _note_loss(self, cause: str) -> None:
+        known = self._lost.get(cause, OutputLoss(cause, 0, 0))
+        self._lost[cause] = OutputLoss(
+            cause,
+            known.size + len(self._unwritten),
+            known.lines + self._unwritten.count(b"\n"),
+        )
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """Output of the nodes that was not written.
+
+    Args:
+        cause: why, in a few words.
+        size: bytes.
+        lines: complete lines among them.
+    """
+
+    cause: str
+    size: int
+    lines: int
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes, {self.lines} lines: {self.cause}"
 
 
 def format_elapsed(seconds: float) -> str:
     """Return minutes and seconds for a status line, as in `1:05`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}"
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:  # a process that shares the descriptor made it non-blocking
-            poller = select.poll()
-            poller.register(fd, select.POLLOUT)
-            poller.poll()

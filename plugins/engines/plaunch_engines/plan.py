@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch import __version__
 from plaunch.errors import UsageError
-from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE
 
-from plaunch_engines.options import ENGINE_VARIABLE, OPTIONS
+from plaunch_engines.node_command import node_command
+from plaunch_engines.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
     from plaunch.options import Option
 
 
-TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
-# Variables that agents get from here: those of plaunch, and of libraries that workers use.
-_PASSED = (
-    "CUDA_*", "GLOO_*", "LOGLEVEL", "MKL_*", "NCCL_*", "OMP_*", "PET_*", "PLAUNCH_*", "PYTHON*",
-    "PYTORCH_*", "TORCH*", "UCX_*",
-)  # fmt: skip
-_NOT_PASSED = {
-    *(option.variable for option in OPTIONS),
-    *(JOBS_VARIABLE, LAUNCHER_VARIABLE, ENGINE_VARIABLE, "PYTHONHOME", "PYTHON_EXEC"),
-}
 # Options that this command sets for each agent.
 _OF_AGENTS = ("local_addr", "node_rank", "scheduler", "standalone")
 
@@ -52,6 +41,7 @@ class JobPlan:
         folder: the working folder.
         env: the variables of each agent.
         python: the interpreter of the agents.
+        setup: the line that a shell runs before each agent; empty for none.
         rdzv_conf: the options of the rendezvous backend.
         endpoint: the rendezvous endpoint; empty if the first node hosts it.
         is_static: whether the backend has given ranks.
@@ -71,6 +61,7 @@ class JobPlan:
     folder: str
     env: Mapping[str, str]
     python: str = sys.executable
+    setup: str = ""
     rdzv_conf: str = ""
     endpoint: str = ""
     is_static: bool = False
@@ -80,7 +71,7 @@ class JobPlan:
     @property
     def command(self) -> list[str]:
         """The command of each agent."""
-        return [self.python, "-m", "plaunch_engines.node", self.folder, self.script]
+        return node_command(self.python, self.folder, self.script, self.setup)
 
     def describe(self, endpoint: str) -> str:
         """Return the line about the job that begins."""
@@ -202,39 +193,9 @@ def _is_typed(args: Arguments, option: Option) -> bool:
     return args.is_on_command_line(option.dest) and option.variable not in os.environ
 
 
-def passed_environment(
-    environ: Mapping[str, str],
-    patterns: Iterable[str],
-    *,
-    has_token: bool = True,
-    usual: Iterable[str] = _PASSED,
-) -> dict[str, str]:
-    """Return the variables that agents get.
-
-    Args:
-        environ: this process's environment.
-        patterns: further names; a final `*` stands for any characters.
-        has_token: whether there is a new token if the environment has none.
-        usual: the names that are always passed.
-    """
-    wanted = [*usual, *patterns]
-    passed = {
-        name: value
-        for name, value in environ.items()
-        if name not in _NOT_PASSED and any(_matches(name, pattern) for pattern in wanted)
-    }
-    if has_token:
-        passed.setdefault(TOKEN_VARIABLE, secrets.token_hex(32))
-    return passed
-
-
 def script_of(args: Arguments) -> str:
     """Return the file of the program; empty if it is a module or found in PATH."""
     program = args.training_script or ""
     if args.module or (args.no_python and os.sep not in program):
         return ""
     return str(program)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

@@ -96,8 +96,9 @@ class AgentActor:
                 data = data[os.write(self._stdin, data) :]
 
     def stop(self) -> None:
-        """Kill the agent; its guard ends the workers."""
-        self._process.kill()
+        """Kill the agent, or what runs before it; its guard ends the workers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:

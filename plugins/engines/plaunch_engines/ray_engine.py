@@ -41,10 +41,12 @@ class RayEngine:
 
     nodes = None
     can_replace = True
+    used_options = ("exclude",)
 
     def __init__(self, request: EngineRequest) -> None:
         self._address = read_address(request.where)
         self._resources = read_resources(request.options["ray_resources"])
+        self._excluded = [*request.exclude]
         if find_spec("ray") is None:
             raise UsageError(
                 "--on=ray needs the package ray in the version of the cluster: install plaunch[ray]"
@@ -58,7 +60,7 @@ class RayEngine:
             UsageError: the connection to the cluster is lost.
         """
         if self._client is None:
-            self._client = ClientProcess(self._address, self._resources)
+            self._client = ClientProcess(self._address, self._resources, self._excluded)
         return [
             RayHandle(self._client, command, index, is_last=index == indices[-1])
             for index in indices
@@ -76,9 +78,12 @@ class ClientProcess:
     Args:
         address: of the cluster.
         resources: what is reserved on each node.
+        excluded: the names of nodes that are not used.
     """
 
-    def __init__(self, address: str, resources: dict[str, float]) -> None:
+    def __init__(
+        self, address: str, resources: dict[str, float], excluded: Sequence[str] = ()
+    ) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - of Ray, closed by `close`
         self._reports: dict[int, dict[str, Any]] = {}
@@ -87,7 +92,7 @@ class ClientProcess:
             self._process = subprocess.Popen(
                 [
                     sys.executable, "-m", "plaunch_engines.ray_client", str(theirs.fileno()),
-                    address, json.dumps(resources),
+                    address, json.dumps(resources), json.dumps(excluded),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,

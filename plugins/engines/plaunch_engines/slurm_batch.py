@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
+from plaunch_engines.node_command import check_setup
 from plaunch_engines.options import ENGINE_VARIABLE
-from plaunch_engines.plan import TOKEN_VARIABLE
-from plaunch_engines.slurm_programs import ask_slurm, require
+from plaunch_engines.slurm_programs import ask_slurm, excluding, require
+from plaunch_engines.variables import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ _SCRIPT = """\
 #SBATCH --open-mode=append
 {directives}
 srun --ntasks="$SLURM_JOB_NUM_NODES" --cpu-bind=none {srun} \\
-    {python} -m plaunch --scheduler=slurm \\
+    {setup}{python} -m plaunch --scheduler=slurm \\
     {arguments}
 """
 _SUBMIT_TIMEOUT = 60.0  # seconds
@@ -48,6 +49,8 @@ class SlurmBatchEngine:
         UsageError: Slurm is not installed, or the number of nodes is missing.
     """
 
+    used_options = ("exclude", "node_setup")
+
     def __init__(self, request: EngineRequest, options: Sequence[str]) -> None:
         require("sbatch")
         if request.max_nodes is None or request.min_nodes is None:
@@ -56,7 +59,8 @@ class SlurmBatchEngine:
         self._nodes = request.max_nodes + request.spares
         self._folder = request.folder
         self._name = request.job
-        self._options = options
+        self._options = [*excluding(request), *options]
+        self._setup = check_setup(request.options.get("node_setup") or "")
 
     def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:
         """Write the script to the working folder, submit it, and print how to follow it.
@@ -112,9 +116,14 @@ class SlurmBatchEngine:
             nodes=self._nodes,
             directives="".join(f"#SBATCH {option}\n" for option in _lines(options)),
             srun="--no-kill" if is_elastic else "--kill-on-bad-exit",
+            setup=self._setup and f"bash -l -c {shlex.quote(self._set_up())} --node-setup \\\n    ",
             python=shlex.quote(sys.executable),
             arguments=shlex.join(arguments),
         )
+
+    def _set_up(self) -> str:
+        """Return what a shell on each node runs, with the launcher as its arguments."""
+        return f'{{ {self._setup}\n}} </dev/null && exec "$@"'
 
     def close(self) -> None:
         """Do nothing: the job belongs to Slurm."""

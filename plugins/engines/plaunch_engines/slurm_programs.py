@@ -5,8 +5,12 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from plaunch.engines import EngineRequest
 
 _ASK_TIMEOUT = 10.0  # seconds for Slurm to answer
 
@@ -33,3 +37,8 @@ def ask_slurm(*command: str) -> str:
     except subprocess.TimeoutExpired:
         return ""
     return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def excluding(request: EngineRequest) -> list[str]:
+    """Return the option of salloc and sbatch for the hosts that are not used."""
+    return [f"--exclude={','.join(request.exclude)}"] if request.exclude else []

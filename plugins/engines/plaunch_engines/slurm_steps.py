@@ -15,7 +15,7 @@ from plaunch.errors import ExitCode, UsageError
 from plaunch_engines.agent_pipes import SILENCE
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.slurm_allocation import END
-from plaunch_engines.slurm_programs import ask_slurm, require
+from plaunch_engines.slurm_programs import ask_slurm, excluding, require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,14 +86,17 @@ class SlurmEngine:
         options: options of salloc.
 
     Raises:
-        UsageError: Slurm is not installed, or there are options for an allocation that exists.
+        UsageError: Slurm is not installed, no node is left, or there are options for an allocation
+            that exists.
     """
 
     can_replace = True
+    used_options = ("exclude",)
 
     def __init__(self, request: EngineRequest, options: Sequence[str]) -> None:
         require("srun")
-        self._options = [f"--job-name={request.job}", *options]
+        self._options = [f"--job-name={request.job}", *excluding(request), *options]
+        self._excluded = {*request.exclude}
         self._job = os.environ.get("SLURM_JOB_ID", "")
         self._names: list[str] = []
         self._handles: list[SlurmHandle] = []
@@ -115,6 +118,9 @@ class SlurmEngine:
                 f"--on=slurm: job {self._job} (SLURM_JOB_ID) has no nodes; it has ended, or squeue "
                 "does not work here"
             )
+        self._names = [name for name in self._names if name not in self._excluded]
+        if not self._names:
+            raise UsageError(f"--exclude leaves no node of job {self._job} (SLURM_JOB_ID)")
         self.nodes = len(self._names)
 
     def start(self, command: Sequence[str], indices: Sequence[int]) -> list[SlurmHandle]:
@@ -198,6 +204,7 @@ class SlurmEngine:
         """
         present = self._ask_nodes()
         used = [h.node for h in self._handles if h.poll() in (None, ExitCode.NODE_EXCLUDED)]
+        used += self._excluded
         ended = [h.node for h in self._handles]
         free = sorted((n for n in present if n not in used), key=lambda node: node in ended)
         if len(free) < count:

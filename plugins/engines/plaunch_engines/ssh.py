@@ -18,7 +18,8 @@ from plaunch.process import raise_descriptor_limit
 
 from plaunch_engines.agent_pipes import SILENCE
 from plaunch_engines.agent_process import AgentProcess
-from plaunch_engines.ssh_hosts import parse_hosts
+from plaunch_engines.node_command import with_python
+from plaunch_engines.ssh_hosts import exclude_hosts, parse_hosts, set_pythons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,12 +75,15 @@ class SshEngine:
         UsageError: a host or a file is invalid, or there is no ssh.
     """
 
+    used_options = ("exclude", "pythons")
+
     def __init__(self, request: EngineRequest) -> None:
         if not request.where:
             raise UsageError("--on=ssh needs hosts: --on=ssh:HOST,HOST or --on=ssh:@HOSTFILE")
         self._folder = request.folder
         self._ssh = _split_command(request.options.get("ssh_command") or "ssh")
-        self._unused = parse_hosts(request.where)
+        hosts = exclude_hosts(parse_hosts(request.where), request.exclude)
+        self._unused = set_pythons(hosts, request.pythons)
         self.nodes: int | None = len(self._unused)
         self._openings = BoundedSemaphore(_MAX_OPENING)
         self._handles: list[SshHandle] = []
@@ -115,6 +119,8 @@ class SshEngine:
             env.append(f"PET_NPROC_PER_NODE={host.slots}")
         if "PYTHONPATH" in os.environ:  # plaunch may be there
             env.append(f"PYTHONPATH={os.environ['PYTHONPATH']}")
+        if host.python:
+            command = with_python(command, host.python)
         words = ["exec", "sh", "-c", _START, "plaunch", self._folder, command[0], *env, *command]
         return [*self._connect(host, _OPTIONS), shlex.join(words)]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from plaunch.errors import UsageError
 from plaunch.numbers import name_ranks
+from plaunch.texts import printable
 
 from plaunch_events.time_accounting import RESTART_PARTS
 
@@ -92,14 +93,9 @@ def _write(stream: TextIO, line: str) -> None:
 
 def _format_sentence(event: Event, sentence: Callable[[Metadata], list[str]]) -> str:
     clock = _format_time(event.timestamp)[11:23]
-    parts = [_plain(part) for part in sentence(event.metadata) if part]
+    parts = [printable(part) for part in sentence(event.metadata) if part]
     name = event.name.removeprefix(_PREFIX)
     return f"{clock} {name}: {', '.join(parts)}" if parts else f"{clock} {name}"
-
-
-def _plain(text: str) -> str:
-    """`text` on one line, with control characters escaped."""
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _launcher_started(metadata: Metadata) -> list[str]:

@@ -3,9 +3,10 @@
 A failure bundle is made to be shared, and a status is copied into tickets. Neither contains the
 environment of the launcher, but a script may print its secrets, and a command line may have some.
 
-The names follow the lists of Sentry's scrubber and of detect-secrets. Neither is a dependency:
-both match parts of names, which would remove the values of `--tokenizer` and `--author`, and
-detect-secrets reads source files line by line, which is too slow for logs.
+The names follow the lists of Sentry's scrubber and of detect-secrets, and the shapes those of
+gitleaks. None is a dependency: Sentry and detect-secrets match parts of names, which would remove
+the values of `--tokenizer` and `--author`, detect-secrets reads source files line by line, which is
+too slow for logs, and gitleaks is a program in Go.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import string
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from plaunch_events.secret_shapes import SHAPES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -31,12 +34,20 @@ MIN_LENGTH = 6  # characters of a value; shorter ones also occur within other wo
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 # Anywhere in a name, also as the end of a longer word: PGPASSWORD.
 _STRONG = re.compile(
-    r"(?:password|passwd|passphrase|passcode|secrets?|credentials?|authorization"
+    r"(?:passwords?|passwd|passphrases?|passcodes?|secrets?|credentials?|authorization"
     r"|(?:access|account|api|auth|client|private|secret|service|signing|storage)keys?"
-    r"|(?:access|api|auth|bearer|refresh)tokens?)$"
+    r"|(?:access|api|auth|bearer|refresh)tokens?|connectionstrings?|keypem|auth(?:config|header))$"
 )
 # As the last word.
-_LAST = re.compile(r"(?:.*token|auth|bearer|cookies?|jwt|key|pass|sshpass|pat|pwd)$")
+_LAST = re.compile(
+    r"(?:.*token|auth|bearer|cookies?|creds?|dsn|jwt|key|pass|sshpass|pat|pwd|sig|signature)$"
+)
+# Several tokens are secrets in a variable such as HF_TOKENS, unless their number is meant.
+_TOKENS = re.compile(
+    r"(?!(?:.*_)?(?:ALL|AVG|BAD|BATCH|COMPLETION|CONTEXT|EXTRA|FORCED|GLOBAL|IMAGE|INPUT|LOCAL|MASK|MAX"
+    r"|MEAN|MIN|N|NEW|NUM|NUMBER|OUTPUT|PAD|PER|PROMPT|SEEN|SPECIAL|STEP|STOP|SUPPRESS|TOTAL|TRAIN"
+    r"|TRAINED|TRAINING|VALID|WARMUP)_TOKENS$)(?:[A-Z0-9]+_)+TOKENS$"
+)
 # Words that may follow the last word, as in TOKEN_V2 and SECRET_KEY_BASE.
 _QUALIFIER = re.compile(
     r"(?:\d+|v|b|base|value|raw|old|new|current|previous|prod|production|dev|staging|test)$"
@@ -57,7 +68,7 @@ def is_secret(name: str) -> bool:
     if not words or name.lower() in _NO_SECRETS or _ABOUT.match(words[-1]):
         return False
     pairs = map("".join, itertools.pairwise(words))
-    if any(_STRONG.search(word) for word in (*words, *pairs)):
+    if any(_STRONG.search(word) for word in (*words, *pairs)) or _TOKENS.match(name):
         return True
     while len(words) > 1 and _QUALIFIER.match(words[-1]):
         del words[-1]
@@ -65,7 +76,7 @@ def is_secret(name: str) -> bool:
 
 
 # Names that also have other meanings in texts.
-_VAGUE = frozenset(["auth", "bearer", "cookie", "key", "pass", "pat"])
+_VAGUE = frozenset(["auth", "bearer", "cookie", "key", "pass", "pat", "sig", "signature"])
 
 
 def _is_strong(name: str) -> bool:
@@ -75,14 +86,24 @@ def _is_strong(name: str) -> bool:
 # --- texts ----------------------------------------------------------------------------------------
 
 # Every such name contains one of these words, so a fast search for them comes first.
-_STEMS = b"auth bearer cookie cred jwt key pass pat pwd secret token".split()
-_REST_OF_NAME = rb"[\w.-]{0,60}\\{0,3}[\"']?[ \t]{0,3}[=:][ \t]{0,3}"
+_STEMS = b"auth bearer connection cookie cred dsn jwt key pass pat pwd secret sig token".split()
 _QUOTE = rb"\\{0,3}[\"']"
+# `NAME=`, `"NAME": `, and `("NAME", ` before a quoted value.
+_REST_OF_NAME = (
+    rb"[\w.-]{0,60}(?:(?:" + _QUOTE + rb")?[ \t]{0,3}[=:][ \t]{0,3}"
+    rb"|" + _QUOTE + rb",[ \t]{0,3}(?=\\{0,3}[\"']))"
+)
 _VALUE = (
     rb"(?:(?P<quote>" + _QUOTE + rb")(?P<quoted>[^\n]{6,4096}?)(?P=quote)"
     rb"|(?:" + _QUOTE + rb")?(?:(?:basic|bearer|token)[ \t]+)?(?P<plain>[^\s\"'\\<>]{6,4096}))"
 )
-_NAMED = {stem: re.compile(stem + _REST_OF_NAME + _VALUE) for stem in _STEMS}
+# The value is not consumed: `token_type=bearer&access_token=...` has another name in it.
+_NAMED = {stem: re.compile(stem + _REST_OF_NAME + rb"(?=" + _VALUE + rb")") for stem in _STEMS}
+_AFTER_OPTION = re.compile(
+    rb"(?<![\w-])--([\w.-]{1,60})[ \t]+"
+    rb"(?:(?P<quote>[\"'])(?P<quoted>[^\n]{6,4096}?)(?P=quote)|(?P<plain>[^\s\"']{6,4096}))"
+)
+_COOKIES = re.compile(rb"(\b(?:set-)?cookie:[ \t]*)[^\s\"'][^\n\"']{3,8191}", re.IGNORECASE)
 _LETTERS = f"{string.ascii_letters}{string.digits}_.-".encode()  # of names
 _NAME = re.compile(rb"[\w.-]*")
 _END = re.compile(rb"[,;&)\]}].*", re.DOTALL)  # of a value without quotes
@@ -90,31 +111,23 @@ _END = re.compile(rb"[,;&)\]}].*", re.DOTALL)  # of a value without quotes
 _CODE = re.compile(rb"[a-z_][\w.]*[\[(].*|[a-z_][a-z_.]*|[\d.,+-]+", re.IGNORECASE | re.DOTALL)
 
 # Secrets that are recognized by their shape: how they begin, and the whole pattern.
-_SHAPES = tuple(
-    (begin, re.compile(pattern))
-    for begin, pattern in (
-        (b"AKIA", rb"AKIA[0-9A-Z]{16}"),
-        (b"ASIA", rb"ASIA[0-9A-Z]{16}"),
-        (b"AIza", rb"AIza[\w-]{35}"),
-        (b"eyJ", rb"eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?"),
-        *((b"gh%c_" % kind, rb"gh%c_[A-Za-z0-9]{20,}" % kind) for kind in b"oprsu"),
-        (b"github_pat_", rb"github_pat_\w{20,}"),
-        (b"glpat-", rb"glpat-[\w-]{16,}"),
-        (b"hf_", rb"hf_[A-Za-z0-9]{20,}"),
-        (b"npm_", rb"npm_[A-Za-z0-9]{30,}"),
-        (b"pypi-", rb"pypi-[\w-]{40,}"),
-        (b"sk-", rb"sk-[\w-]{20,}"),
-        (b"xox", rb"xox[abeoprs]-[\w-]{10,}"),
-        (b"hooks.slack.com/", rb"hooks\.slack\.com/services/[\w/-]+"),
-        (
-            b"PRIVATE KEY-----",
+_SHAPES = (
+    *((shape.begin.encode(), re.compile(shape.pattern)) for shape in SHAPES),
+    (b"eyJ", re.compile(rb"eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?")),
+    (b"Q~", re.compile(rb"[\w.~]{3}\dQ~[\w.~-]{31,34}")),  # Azure
+    (
+        b"PRIVATE KEY-----",
+        re.compile(
             rb"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?:[^-]|-(?!----)){1,16384}"
-            rb"(?:-----END [A-Z ]{0,20}PRIVATE KEY-----)?",
+            rb"(?:-----END [A-Z ]{0,20}PRIVATE KEY-----)?"
         ),
-    )
+    ),
 )
 _SCHEME = re.compile(rb"\b(bearer[ \t]+)[\w.~+/=-]{8,}", re.IGNORECASE)
-_IN_ADDRESS = re.compile(rb"(://)[^/\s\"'<>]{1,1024}@")  # also `https://TOKEN@host`
+# Also `https://TOKEN@host`. A password may have a slash, unless a port is before it.
+_IN_ADDRESS = re.compile(
+    rb"(://)(?:[^/\s\"'<>]{1,1024}|[^/:@\s\"'<>]{0,256}:(?!\d{1,5}/)[^@\s\"'<>]{1,1024})@"
+)
 
 
 class Redaction:
@@ -156,6 +169,10 @@ class Redaction:
         if b"://" in data:
             data = _IN_ADDRESS.sub(rb"\1" + WITHHELD + b"@", data)
         data = _without_named(data)
+        if b"--" in data:
+            data = _AFTER_OPTION.sub(_withheld_after_option, data)
+        if b"ookie:" in data or b"OOKIE:" in data:
+            data = _COOKIES.sub(rb"\1" + WITHHELD, data)
         if b"earer" in data or b"EARER" in data:
             data = _SCHEME.sub(rb"\1" + WITHHELD, data)
         for begin, pattern in _SHAPES:
@@ -175,6 +192,18 @@ def _withheld_at_start_of_word(match: re.Match[bytes]) -> bytes:
     # A look-behind in the pattern would disable the fast search for its first letters.
     before = match.string[max(match.start() - 1, 0) : match.start()]
     return match[0] if before.isalnum() or before == b"_" else WITHHELD
+
+
+def _withheld_after_option(match: re.Match[bytes]) -> bytes:
+    """Remove the value of `--password VALUE` in the text of a command."""
+    kind = "plain" if match["plain"] else "quoted"
+    name, value = match[1].decode(), match[kind]
+    if not is_secret(name) or value.startswith((b"-", WITHHELD[:5])):
+        return match[0]
+    if kind == "plain" and not _is_strong(name) and _CODE.fullmatch(value):
+        return match[0]  # "--token is required"
+    begin, end = (at - match.start() for at in match.span(kind))
+    return match[0][:begin] + WITHHELD + match[0][end:]
 
 
 def redact_command(words: Sequence[str]) -> list[str]:
@@ -224,9 +253,20 @@ def _secret_span(data: bytes, match: re.Match[bytes]) -> tuple[int, int] | None:
     if not is_quoted and _CODE.fullmatch(value):
         is_assigned = b"=" in data[first + len(name) : begin]
         is_given = is_assigned and (text.isupper() or text.startswith("-"))
-        if not (is_given or (_is_strong(text) and not is_assigned)):
+        is_strong = _is_strong(text)
+        if not (is_given or (is_strong and (not is_assigned or _is_in_dsn(data, first, span)))):
             return None
     return span
+
+
+_DSN = re.compile(rb"\w=[^\s,()\[\]{}]+[ \t;]+$")  # another setting before the name
+
+
+def _is_in_dsn(data: bytes, first: int, span: tuple[int, int]) -> bool:
+    """Whether a value is one of a connection string, as in `host=db password=word`, not in code."""
+    after = data[span[1] : span[1] + 1]
+    is_end = not after or after in b" \t\r\n;\"'"
+    return is_end and _DSN.search(data, max(first - 128, 0), first) is not None
 
 
 def _in_words(words: Sequence[str]) -> Iterator[str]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import socket
 import struct
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
+from plaunch.errors import RendezvousConnectionError, RendezvousError
 
 from plaunch_job_store import frames
-from plaunch_job_store.authentication import PROOF_SIZE, is_equal
+from plaunch_job_store.client_greeting import ClientGreeting, StoreRefusedError
 from plaunch_job_store.connection import SILENCE_TIMEOUT, keep_alive
 from plaunch_job_store.frames import (
     Code,
@@ -23,23 +22,19 @@ from plaunch_job_store.frames import (
     Operation,
     ProtocolError,
 )
-from plaunch_job_store.other_programs import is_tcp_store, recognise
+from plaunch_job_store.other_programs import is_tcp_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from plaunch_job_store.authentication import Authenticator
-    from plaunch_job_store.frames import Fields, Result
+    from plaunch_job_store.frames import Result
 
 RECONNECT_TIMEOUT = 1.0  # seconds; longer outages are left to the caller
 _RECONNECT_PAUSE = 0.02  # seconds between two attempts
 _GOODBYE_TIMEOUT = 1.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds for the first connection and its greeting
 _READ_SIZE = 256 << 10
-
-
-class StoreRefusedError(RendezvousClosedError):
-    """The server refuses this node, or is not the store of its job; trying again is no use."""
 
 
 class _Request:
@@ -324,8 +319,11 @@ class StoreClient:
         sock = self._dial(timeout)
         try:
             keep_alive(sock, SILENCE_TIMEOUT)
-            self._received = FrameBuffer()
-            self._greet(sock, deadline)
+            greeting = ClientGreeting(
+                sock, self._authenticator, self.endpoint, deadline, clock=self._clock
+            )
+            self.session = greeting.greet(self.session)
+            self._received = greeting.received
             sock.settimeout(None)
             # A read waits as long as the connection exists; a write does not.
             limit = struct.pack("ll", max(int(self.request_timeout), 1), 0)
@@ -334,64 +332,3 @@ class StoreClient:
             sock.close()
             raise
         return sock
-
-    def _greet(self, sock: socket.socket, deadline: float) -> None:
-        nonce = os.urandom(frames.NONCE_SIZE)
-        sock.settimeout(max(deadline - self._clock(), 0.01))
-        versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
-        session = frames.u8(len(self.session)) + self.session
-        sock.sendall(frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, session))
-        fields = self._expect(sock, MessageKind.CHALLENGE, deadline)
-        fields.take(len(frames.MAGIC))
-        fields.u16()
-        is_needed = bool(fields.u8())
-        server_nonce = fields.take(frames.NONCE_SIZE)
-        fields.end()
-        if is_needed != self._authenticator.is_needed:
-            raise StoreRefusedError(
-                f"the rendezvous store at {self.endpoint} "
-                + (
-                    "needs the token of the job, and this node has none; set PLAUNCH_RDZV_TOKEN, "
-                    "or --rdzv-conf token_file"
-                    if is_needed
-                    else "knows no token, and this node has one; give the same token to all nodes, "
-                    "or check that the endpoint is the host of this job"
-                )
-            )
-        sock.sendall(
-            frames.frame(MessageKind.PROOF, self._authenticator.client_proof(nonce, server_nonce))
-        )
-        fields = self._expect(sock, MessageKind.WELCOME, deadline)
-        proof = fields.take(PROOF_SIZE if is_needed else 0)
-        if not is_equal(proof, self._authenticator.server_proof(nonce, server_nonce)):
-            raise StoreRefusedError(
-                f"the server at {self.endpoint} does not know the token of this job; check that "
-                "the endpoint is the host of this job"
-            )
-        self.session = fields.take(frames.SESSION_SIZE)
-        fields.u8()
-        fields.end()
-
-    def _expect(self, sock: socket.socket, expected: MessageKind, deadline: float) -> Fields:
-        """Return the message of this kind, which comes next."""
-        while True:
-            for kind, fields in self._received.frames():
-                if kind is MessageKind.REFUSED:
-                    raise StoreRefusedError(
-                        f"the rendezvous store at {self.endpoint} refuses this node: "
-                        f"{fields.text()}"
-                    )
-                if kind is not expected:
-                    raise ProtocolError(f"{kind.name} instead of {expected.name}")
-                return fields
-            sock.settimeout(max(deadline - self._clock(), 0.01))
-            data = sock.recv(frames.MAX_GREETING)
-            if not data:
-                raise ProtocolError("the server closes the connection without an answer")
-            self._received.feed(data)
-            program = recognise(self._received.peek(8))
-            if program:
-                raise StoreRefusedError(
-                    f"the program at {self.endpoint} is {program}, not the rendezvous store of a "
-                    "job; choose another port in --rdzv-endpoint"
-                )

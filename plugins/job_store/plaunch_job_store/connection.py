@@ -35,8 +35,9 @@ def keep_alive(sock: socket.socket, timeout: float) -> None:
 class ClientConnection:
     """One client. It greets within `GREETING_TIMEOUT`, and has a session from then on."""
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, deadline: float, peer: str = "") -> None:
         self.sock = sock
+        self.peer = peer  # the address of the other end
         self.received = FrameBuffer(frames.MAX_GREETING)
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0

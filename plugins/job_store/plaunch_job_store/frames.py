@@ -189,6 +189,10 @@ class Fields:
         self._at = end
         return found
 
+    def rest(self) -> bytes:
+        """Read all that is left."""
+        return self.take(len(self._body) - self._at)
+
     def value(self) -> bytes:
         """Read a value with its length."""
         size = self._unpack(_U32)

@@ -9,10 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
+from plaunch_job_store.reports import ReportFilter, ReportPipe, ReportReader
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from plaunch_job_store.reports import ServerReport
 
 # The program imports this package only, and the standard library: it starts in about 30 ms and
 # takes about 10 MiB. The secret comes through the pipe, as arguments are public.
@@ -23,6 +28,7 @@ from plaunch_job_store.host import run_server
 run_server({listener}, {pipe})
 """
 _MAX_SETTINGS = 1 << 16  # bytes
+_STDOUT = 1
 _END_TIMEOUT = 2.0  # seconds
 OTHER_DESCRIPTORS = 16  # of the server, beside those of clients
 
@@ -36,6 +42,7 @@ class StoreProcess:
         run_id: the id of the job.
         environ: the variables of the process; without secrets.
         values: what the store holds at first.
+        on_report: called on a thread of its own with what the server reports.
     """
 
     def __init__(
@@ -46,8 +53,11 @@ class StoreProcess:
         *,
         environ: Mapping[str, str],
         values: Mapping[str, bytes] | None = None,
+        on_report: Callable[[ServerReport], None] = lambda report: None,
     ) -> None:
         self.port: int = listener.getsockname()[1]
+        read_reports, write_reports = os.pipe()
+        self._reports = ReportReader(read_reports, on_report)
         reader, self._line = os.pipe()
         os.set_inheritable(reader, True)
         code = _PROGRAM.format(
@@ -65,7 +75,7 @@ class StoreProcess:
                 [sys.executable, "-I", "-S", "-c", code],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=write_reports,
                 pass_fds=[listener.fileno(), reader],
                 start_new_session=True,
             )
@@ -76,6 +86,7 @@ class StoreProcess:
             raise
         finally:
             os.close(reader)
+            os.close(write_reports)
             listener.close()
 
     @property
@@ -99,6 +110,7 @@ class StoreProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reports.join()
 
 
 def run_server(listener: int, pipe: int) -> None:
@@ -120,6 +132,7 @@ def run_server(listener: int, pipe: int) -> None:
         Authenticator(settings["token"], settings["run_id"]),
         max_connections=_raise_descriptor_limit() - OTHER_DESCRIPTORS,
         table=StoreTable(settings["values"]),
+        report=ReportFilter(ReportPipe(_STDOUT).write, time.monotonic),
     )
     server.watch(pipe, server.stop)
     with contextlib.suppress(KeyboardInterrupt):

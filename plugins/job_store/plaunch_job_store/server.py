@@ -11,20 +11,16 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch_job_store import frames
-from plaunch_job_store.authentication import PROOF_SIZE, is_equal
 from plaunch_job_store.connection import SILENCE_TIMEOUT, ClientConnection, keep_alive
-from plaunch_job_store.frames import (
-    Fields,
-    MessageKind,
-    ProtocolError,
-)
+from plaunch_job_store.frames import MessageKind, ProtocolError
+from plaunch_job_store.server_greeting import ServerGreeting
 from plaunch_job_store.table import Session, StoreTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch_job_store.authentication import Authenticator
-    from plaunch_job_store.frames import Result
+    from plaunch_job_store.frames import Fields, Result
 
 GREETING_TIMEOUT = 5.0  # seconds from the connection to the end of its greeting
 RESUME_TIMEOUT = 0.25  # seconds in which the session of a closed connection can be resumed
@@ -34,6 +30,7 @@ _READ_SIZE = 256 << 10  # bytes per connection and turn, so that all get their t
 _ACCEPTS = 64  # connections per turn
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_ROOM_PAUSE = 0.1  # seconds
+_MAPPED = "::ffff:"  # begins an address of IPv4 on a socket of both families
 
 
 class StoreServer:
@@ -47,6 +44,8 @@ class StoreServer:
         table: the data.
         clock: a monotonic clock, in seconds.
         resume_timeout: see `RESUME_TIMEOUT`.
+        report: called with the address of a peer and the reason, a sentence about "the node", when
+            a connection is refused; it returns at once.
     """
 
     def __init__(
@@ -59,15 +58,17 @@ class StoreServer:
         table: StoreTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         resume_timeout: float = RESUME_TIMEOUT,
+        report: Callable[[str, str], None] = lambda peer, reason: None,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._authenticator = authenticator
+        self._greeting = ServerGreeting(authenticator)
         self._max_connections = max_connections
         self._max_strangers = max_strangers
         self._table = table or StoreTable()
         self._clock = clock
         self._resume_timeout = resume_timeout
+        self._report = report
         self._selector = selectors.DefaultSelector()
         self._strangers: dict[ClientConnection, None] = {}  # in the order of their deadlines
         self._connections: dict[bytes, ClientConnection] = {}  # by session
@@ -137,7 +138,7 @@ class StoreServer:
             if len(self._strangers) >= self._max_strangers and not self._make_room():
                 return
             try:
-                sock, _ = self._listener.accept()
+                sock, address = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -150,7 +151,8 @@ class StoreServer:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 keep_alive(sock, SILENCE_TIMEOUT)
-            connection = ClientConnection(sock, self._clock() + GREETING_TIMEOUT)
+            peer = str(address[0]).removeprefix(_MAPPED)
+            connection = ClientConnection(sock, self._clock() + GREETING_TIMEOUT, peer)
             self._strangers[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
 
@@ -220,6 +222,7 @@ class StoreServer:
 
     def _refuse(self, connection: ClientConnection, reason: str) -> None:
         """Send the reason, and close the connection once the client has, or soon."""
+        self._report(connection.peer, reason)
         self._detach(connection)
         if connection not in self._strangers:
             connection.deadline = self._clock() + GREETING_TIMEOUT
@@ -241,7 +244,8 @@ class StoreServer:
     def _receive(self, connection: ClientConnection, kind: MessageKind, fields: Fields) -> None:
         session = connection.session
         if session is None:
-            self._greet(connection, kind, fields)
+            if self._greeting.receive(connection, kind, fields):
+                self._welcome(connection)
         elif kind is MessageKind.REQUEST:
             number = fields.u64()
             self._table.carry_out(session, number, frames.decode_operations(fields))
@@ -256,47 +260,10 @@ class StoreServer:
         else:
             raise ProtocolError(f"a client does not send {kind.name}")
 
-    def _greet(self, connection: ClientConnection, kind: MessageKind, fields: Fields) -> None:
-        if kind is MessageKind.HELLO and not connection.server_nonce:
-            if fields.take(len(frames.MAGIC)) != frames.MAGIC:
-                raise ProtocolError("this is the store of a plaunch job")
-            oldest, newest = fields.u16(), fields.u16()
-            if not oldest <= frames.VERSION <= newest:
-                raise ProtocolError(
-                    f"the host of the store speaks version {frames.VERSION} of the protocol, and "
-                    f"this node versions {oldest} to {newest}; install the same plaunch on both"
-                )
-            connection.client_nonce = fields.take(frames.NONCE_SIZE)
-            connection.resumes = fields.take(fields.u8())
-            fields.end()
-            connection.server_nonce = os.urandom(frames.NONCE_SIZE)
-            is_needed = frames.u8(self._authenticator.is_needed)
-            connection.send(
-                frames.frame(
-                    MessageKind.CHALLENGE,
-                    frames.MAGIC,
-                    frames.u16(frames.VERSION),
-                    is_needed,
-                    connection.server_nonce,
-                )
-            )
-            return
-        if kind is not MessageKind.PROOF or not connection.server_nonce:
-            raise ProtocolError(f"{kind.name} before the greeting")
-        nonces = connection.client_nonce, connection.server_nonce
-        proof = fields.take(PROOF_SIZE if self._authenticator.is_needed else 0)
-        fields.end()
-        if not is_equal(proof, self._authenticator.client_proof(*nonces)):
-            raise ProtocolError(
-                "this node does not prove that it knows the job's token: give it the same token "
-                "and run id (--rdzv-id) as the host of the store"
-            )
-        if len(self._connections) >= self._max_connections:
-            raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
-        self._welcome(connection)
-
     def _welcome(self, connection: ClientConnection) -> None:
         """Give an authenticated connection its session, the former one if that exists."""
+        if len(self._connections) >= self._max_connections:
+            raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
         del self._strangers[connection]
         session = self._take_session(connection.resumes)
         is_resumed = session is not None
@@ -306,15 +273,7 @@ class StoreServer:
         connection.session = session
         connection.received.limit = frames.MAX_FRAME
         self._connections[session.session_id] = connection
-        nonces = connection.client_nonce, connection.server_nonce
-        connection.send(
-            frames.frame(
-                MessageKind.WELCOME,
-                self._authenticator.server_proof(*nonces),
-                session.session_id,
-                frames.u8(is_resumed),
-            )
-        )
+        connection.send(self._greeting.welcome(connection, session, is_resumed=is_resumed))
 
         def deliver(number: int, results: list[Result]) -> None:
             connection.reply(number, results)

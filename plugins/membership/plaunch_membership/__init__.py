@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch.numbers import printable as printable  # as in plaunch 0.1.0
+    from plaunch.texts import printable as printable  # as in plaunch 0.1.0
 
     from plaunch_membership.handler import DynamicRendezvousHandler as DynamicRendezvousHandler
     from plaunch_membership.options import Timing as Timing
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "plaunch.numbers": "printable",
+        "plaunch.texts": "printable",
         ".handler": "DynamicRendezvousHandler",
         ".options": "Timing read_token",
         ".records": "MAX_NAME RecordError",

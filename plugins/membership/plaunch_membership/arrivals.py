@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
-from plaunch.numbers import printable
+from plaunch.texts import printable
 
 from plaunch_membership.operations import MultiGet
 from plaunch_membership.options import WAIT_BOUNDS

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from plaunch.numbers import printable
 from plaunch.process import CONSEQUENCE_WINDOW, describe_early_ends
+from plaunch.texts import printable
 
 from plaunch_membership.records import MAX_REASON, nearest_date
 

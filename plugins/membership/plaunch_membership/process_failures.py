@@ -10,9 +10,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LONGEST
-from plaunch.numbers import name_ranks, printable
+from plaunch.numbers import name_ranks
 from plaunch.process import Consequence, ProcessFailure, shorten
 from plaunch.rendezvous import Verdict
+from plaunch.texts import printable
 
 from plaunch_membership.failures import MAX_LISTED, JobFailure
 from plaunch_membership.records import MAX_NAME, nearest_date

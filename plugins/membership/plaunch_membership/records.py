@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from plaunch.errors import RendezvousStateError
-from plaunch.numbers import printable
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     import hmac

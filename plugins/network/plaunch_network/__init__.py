@@ -1,4 +1,4 @@
-"""Addresses, ports and endpoints; and a server that slow clients cannot block.
+"""Addresses, ports, endpoints and lists of hosts; and a server that slow clients cannot block.
 
 A library for backends, the doctor, servers of pages and other plugins. Public names are imported on
 first use.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plaunch_network.address import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.address import resolve_host as resolve_host
     from plaunch_network.connection_server import ConnectionServer as ConnectionServer
+    from plaunch_network.hostlist import expand_hostlist as expand_hostlist
     from plaunch_network.ports import EVERYWHERE as EVERYWHERE
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
             "join_host_port names_this_machine parse_rendezvous_endpoint resolve_host"
         ),
         ".connection_server": "ConnectionServer",
+        ".hostlist": "expand_hostlist",
         ".ports": (
             "EVERYWHERE HeldPort count_connections listen_at_first numeric_place open_listener "
             "port_owner"

@@ -15,6 +15,7 @@ from plaunch.errors import RendezvousConnectionError, RendezvousError
 from plaunch.process import describe_exit, without_secrets
 from plaunch_job_store.client import StoreClient
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
+from plaunch_job_store.reports import describe_report
 from plaunch_job_store.store import JobStore
 
 from plaunch_rendezvous_c10d.endpoint import HostJobCheck, StoreEndpoint
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous import Store
     from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.reports import ServerReport
 
 _log = logging.getLogger("plaunch")
 
@@ -154,7 +156,12 @@ class HostedJobStore:
         values = {IDENTITY: self.identity.encode(), JOB_OF_HOST: run_id.encode()}
         try:
             self._process = StoreProcess(
-                listener, token, run_id, environ=without_secrets(os.environ), values=values
+                listener,
+                token,
+                run_id,
+                environ=without_secrets(os.environ),
+                values=values,
+                on_report=_log_report,
             )
         except OSError as error:
             raise RendezvousConnectionError(
@@ -185,6 +192,10 @@ class HostedJobStore:
         """Stop the server; waiting clients get an error. May be called twice."""
         self.connector.close()
         self._process.close()
+
+
+def _log_report(report: ServerReport) -> None:
+    _log.warning("%s", describe_report(report))
 
 
 def _warn_of_few_descriptors(needed: int) -> None:

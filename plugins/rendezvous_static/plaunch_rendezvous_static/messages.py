@@ -12,8 +12,8 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.numbers import printable
 from plaunch.rendezvous import WorldRanks
+from plaunch.texts import printable
 from plaunch_membership import MAX_NAME
 
 if TYPE_CHECKING:

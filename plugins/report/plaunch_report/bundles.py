@@ -14,6 +14,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import UsageError
+from plaunch.texts import printable_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,4 +116,4 @@ def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> None:
 def _read_text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
     with archive.open(info) as source:
         text = source.read(_MAX_REPORT).decode(errors="replace")
-    return "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return printable_message(text)

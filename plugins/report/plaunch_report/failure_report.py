@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_exit, shorten
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,10 +35,6 @@ _FAULT_HANDLER = "Fatal Python error: "
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
 _TERMINAL_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
-)
-# Including eight-bit control characters, which some terminals interpret, and bidirectional ones.
-_CONTROL = re.compile(
-    "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]"
 )
 
 
@@ -215,11 +212,7 @@ def block(header: str, lines: Sequence[str], limit: int) -> list[str]:
 def clean(line: str) -> str:
     """Return a line as a terminal shows it, without colours; of a progress bar, its last state."""
     visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
-    return _CONTROL.sub(lambda match: _escape(match.group()), visible)
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    return printable(visible)
 
 
 def describe_time(timestamp: float, form: str) -> str:

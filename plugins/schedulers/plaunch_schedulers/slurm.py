@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch.numbers import digits
 from plaunch.scheduling import Allocation
+from plaunch_network import expand_hostlist
 
 from plaunch_schedulers.numbers import find_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from plaunch_schedulers.numbers import Number
 
@@ -25,8 +24,6 @@ _APART = 1021  # the distance between the ports of two steps of one job; a prime
 
 # Higher ids are not steps of srun, but batch scripts, shells and the like.
 LAST_STEP = 0xFFFFFFF0
-
-_MAX_HOSTS = 1 << 16  # hosts in one list; Slurm's own limit is similar
 
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x[0-9]+\))?")
 
@@ -199,76 +196,3 @@ def _missing(variable: str) -> UsageError:
         f"--scheduler=slurm, but {variable} is not set, although srun sets it; something has "
         "removed it from the environment, as containers may (--scheduler=none ignores it)"
     )
-
-
-# --- lists of hosts -------------------------------------------------------------------------------
-
-
-def expand_hostlist(text: str) -> list[str]:
-    """Expand a list of hosts such as `node[01-03,07],login`, in its order, with duplicates.
-
-    A part may have several brackets, with numbers and ranges of numbers in each; the last bracket
-    varies fastest. The first number of a range sets the minimum number of digits.
-
-    Raises:
-        UsageError: a bracket is not closed or has other text than numbers, or there are more than
-            65536 hosts.
-    """
-    hosts: list[str] = []
-    for part in _split(text):
-        choices: list[list[str]] = []
-        size = 1
-        for piece, is_bracket in _pieces(part, text):
-            choices.append(list(_numbers(piece, text)) if is_bracket else [piece])
-            size *= len(choices[-1])
-            if size + len(hosts) > _MAX_HOSTS:
-                raise _malformed(text, f"stands for more than {_MAX_HOSTS} hosts")
-        hosts += map("".join, itertools.product(*choices))
-    if not hosts:
-        raise _malformed(text, "names no host")
-    return hosts
-
-
-def _split(text: str) -> Iterator[str]:
-    """Split at the commas outside of brackets."""
-    start = depth = 0
-    for position, char in enumerate(text):
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
-    if text:
-        yield text[start:]
-
-
-def _pieces(part: str, text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of a part, and whether each was in brackets."""
-    if not part:
-        raise _malformed(text, "has an empty part")
-    while part:
-        plain, bracket, rest = part.partition("[")
-        if "]" in plain:
-            raise _malformed(text, "closes a bracket that is not open")
-        yield plain, False
-        if not bracket:
-            return
-        inside, closing, part = rest.partition("]")
-        if not closing:
-            raise _malformed(text, "does not close a bracket")
-        yield inside, True
-
-
-def _numbers(inside: str, text: str) -> Iterator[str]:
-    for item in inside.split(","):
-        first, dash, last = item.partition("-")
-        low, high = digits(first), digits(last if dash else first)
-        if low is None or high is None or low > high:
-            raise _malformed(text, f"has {item!r} in a bracket, which is not a number or range")
-        if high - low >= _MAX_HOSTS:
-            raise _malformed(text, f"stands for more than {_MAX_HOSTS} hosts")
-        for number in range(low, high + 1):
-            yield str(number).zfill(len(first))
-
-
-def _malformed(text: str, what: str) -> UsageError:
-    return UsageError(f"the list of hosts {text!r} {what}; Slurm writes node[01-03,07],login")

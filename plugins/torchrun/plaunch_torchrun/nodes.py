@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plaunch.cli import Arguments
 
 VARIABLE = "PET_ON"
+_ALWAYS_PASSED = ("PET_", "PLAUNCH_", "PYTHON")
 # What callers set for the node that they run on. The command sets it for each node.
 _OF_THIS_NODE = ("master_addr", "master_port", "standalone")
 
@@ -79,13 +80,16 @@ def changed_variables() -> list[str]:
     """Return the names of the variables that this program has set since it was started.
 
     Callers set variables for the workers, which inherit them if the launcher is on their node.
-    PATH is left out: it begins with the folder of the program `torchrun`.
+    PATH is left out: it begins with the folder of the program `torchrun`. So are variables of
+    plaunch and of Python, which agents get without being named.
     """
     with open("/proc/self/environ", "rb") as file:
         pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0")]
     first = {name: value for name, _, value in pairs}
     return sorted(
-        name for name, value in os.environ.items() if first.get(name) != value and name != "PATH"
+        name
+        for name, value in os.environ.items()
+        if first.get(name) != value and name != "PATH" and not name.startswith(_ALWAYS_PASSED)
     )
 
 

@@ -6,7 +6,13 @@ import os
 import pytest
 from plaunch_logs_default.streams.backlog import Backlog
 from plaunch_logs_default.streams.consoles import Console
-from plaunch_logs_default.streams.lines import LinesToConsole, MatchesToFile, Prefix
+from plaunch_logs_default.streams.lines import (
+    PROMPT_HOLD,
+    PROMPT_HOLD_IN_LOG,
+    LinesToConsole,
+    MatchesToFile,
+    Prefix,
+)
 from plaunch_logs_default.streams.sinks import (
     HOLD,
     KEPT_BYTES,
@@ -253,14 +259,47 @@ class TestLines:
         bar.write(b" of 3\r20%\n")
         assert screen.content == b"[a]:\r[a]:10%\n[b]:line\n[a]:10% of 3\r[a]:20%\n"
 
-    @pytest.mark.parametrize(("is_terminal", "text"), [(False, b"\r10%"), (True, b"Loading ...")])
-    def test_other_incomplete_lines_are_not_shown(self, is_terminal, text):
-        screen = Screen(is_terminal=is_terminal)
+    def test_the_state_of_a_bar_is_not_shown_in_a_log(self):
+        screen = Screen()
         lines = LinesToConsole(Prefix("[a]:"), screen)
-        lines.write(text)
+        lines.write(b"\r10%")
         assert lines.due is None
         lines.write(b" done\n")
-        assert screen.content.endswith(text.lstrip(b"\r") + b" done\n")
+        assert screen.content == b"[a]:\r[a]:10% done\n"
+
+    @pytest.mark.parametrize(
+        ("is_terminal", "hold"), [(True, PROMPT_HOLD), (False, PROMPT_HOLD_IN_LOG)]
+    )
+    def test_a_prompt_is_shown_after_a_while(self, is_terminal, hold):
+        screen, clock = Screen(is_terminal=is_terminal), Clock()
+        lines = LinesToConsole(Prefix("[a]:"), screen, clock)
+        lines.write(b"one\n(Pd")
+        assert (screen.content, lines.due) == (b"[a]:one\n", clock.now + hold)
+        due = lines.due
+        clock.now += hold / 2
+        lines.write(b"b) ")
+        assert lines.due == due
+        lines.flush()
+        assert (screen.content, lines.due) == (b"[a]:one\n[a]:(Pdb) ", None)
+        lines.write(b"p x\n3\n")
+        assert (screen.content, lines.due) == (b"[a]:one\n[a]:(Pdb) p x\n[a]:3\n", None)
+
+    def test_a_line_that_is_complete_in_time_is_shown_once(self):
+        screen, clock = Screen(is_terminal=True), Clock()
+        lines = LinesToConsole(Prefix("[a]:"), screen, clock)
+        lines.write(b"Loading ...")
+        lines.write(b" done\n")
+        assert (screen.content, lines.due) == (b"[a]:Loading ... done\n", None)
+
+    def test_lines_of_others_do_not_mix_with_a_prompt(self):
+        screen, clock = Screen(is_terminal=True), Clock()
+        prompt = LinesToConsole(Prefix("[a]:"), screen, clock)
+        other = LinesToConsole(Prefix("[b]:"), screen, clock)
+        prompt.write(b"(Pdb) ")
+        prompt.flush()
+        other.write(b"line\n")
+        prompt.write(b"p x\n")
+        assert screen.content == b"[a]:(Pdb) \n[b]:line\n[a]:(Pdb) p x\n"
 
 
 @pytest.mark.parametrize(

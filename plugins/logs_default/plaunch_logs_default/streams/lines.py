@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from plaunch_logs_default.streams.consoles import Console
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
+PROMPT_HOLD = 0.1  # seconds to hold back an incomplete line that may be a prompt
+PROMPT_HOLD_IN_LOG = 1.0  # the same if the console is no terminal, where it could appear twice
 TIME_MACRO = "${time}"
 LINE_MACRO = "${line}"  # makes the text a template for the line instead of a prefix
 
@@ -54,11 +56,12 @@ class LinesToConsole(ByteSink):
 
     A line ends with `\n`, `\r\n` or a bare `\r`, so each state of a progress bar is a line: it gets
     the prefix and keeps its `\r`, and the next state overwrites it. Bytes are never decoded,
-    dropped or changed. Only whole lines are shown; an incomplete line is kept until its end or
-    `close`. A bare `\r` at the end of a piece is kept too, since `\n` may follow.
+    dropped or changed. A bare `\r` at the end of a piece is kept, since `\n` may follow.
 
-    A terminal shows the current state of a progress bar before its `\r` arrives, which often comes
-    only with the next state.
+    An incomplete line is held back, so that it does not mix with the lines of other workers. If it
+    may be a prompt, it is shown after `PROMPT_HOLD` or `PROMPT_HOLD_IN_LOG`. What follows continues
+    it, or repeats it on a new line if others have written meanwhile. A terminal shows the current
+    state of a progress bar before its `\r` arrives, which often comes only with the next state.
 
     Args:
         make_prefix: makes the prefix, for each piece.
@@ -90,8 +93,20 @@ class LinesToConsole(ByteSink):
         self._show(self._cut_bars(data) if has_bar else self._cut_lines(data))
         if len(self._rest) > self._max_line:
             self.close()
-        if self.is_bar and self._console.is_terminal:
-            self.due = self._clock() + HOLD
+        hold = self._hold()
+        if hold is None or len(self._rest) + len(self._prefix) <= self._shown:
+            self.due = None
+        elif self.due is None or self.is_bar:
+            # A prompt that grows slowly, such as dots of progress, does not wait longer.
+            self.due = self._clock() + hold
+
+    def _hold(self) -> float | None:
+        """Seconds to hold back the incomplete line; None if it is shown with its end only."""
+        if not self._rest:
+            return None
+        if self._console.is_terminal:
+            return HOLD if self.is_bar else PROMPT_HOLD
+        return None if self.is_bar else PROMPT_HOLD_IN_LOG
 
     def _cut_lines(self, data: bytes) -> bytes:
         cut = data.rfind(b"\n")
@@ -129,7 +144,7 @@ class LinesToConsole(ByteSink):
         return self._prefix + self._rest if self._rest else b""
 
     def flush(self) -> None:
-        """Show the current state of a progress bar."""
+        """Show the incomplete line."""
         self.due = None
         unfinished = self.unfinished()
         self._console.put(unfinished, self, shown=self._shown)

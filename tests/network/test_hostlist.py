@@ -1,4 +1,4 @@
-"""Slurm's lists of hosts."""
+"""`expand_hostlist` reads lists of hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.errors import UsageError
-from plaunch_schedulers.slurm import expand_hostlist
+from plaunch_network import expand_hostlist
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,8 @@ from plaunch_schedulers.slurm import expand_hostlist
         ("b,a,b", ["b", "a", "b"]),
         ("[1-2]", ["1", "2"]),
         ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
+        ("me@node[1-2]:22", ["me@node1:22", "me@node2:22"]),
+        ("[fd00::5]:22,a[1-2]", ["[fd00::5]:22", "a1", "a2"]),
     ],
 )
 def test_a_list_is_expanded_in_its_order(text, hosts):
