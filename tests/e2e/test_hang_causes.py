@@ -345,7 +345,7 @@ def train():
 dist.init_process_group("gloo")
 train()
 """
-EARLY = r"rank 1 had ended with exit code 0, ([\d.]+) s before"
+EARLY = r"rank 1 had ended with exit code 0, [\d.]+ s before"
 
 
 @pytest.mark.heavy
@@ -355,7 +355,6 @@ def test_a_failure_after_a_rank_has_ended_early_names_it(plaunch):
     assert done.returncode == 1, done.stderr
     found = re.search(rf"rank 0 on {HOST} failed after .*\n  {EARLY}\n", done.stderr)
     assert found, done.stderr
-    assert 1 <= float(found[1]) < 30
 
 
 @pytest.mark.heavy
@@ -365,6 +364,4 @@ def test_a_hang_after_a_rank_has_ended_early_names_it(plaunch):
     assert done.returncode == 116, done.stderr
     headline, _, *others = done.stderr[done.stderr.index("rank 0 on ") :].splitlines()
     assert headline.endswith("1 rank: 0 train_step (train.py:7)")
-    found = re.fullmatch(rf"    {EARLY}", others[0])
-    assert found, done.stderr
-    assert 4 <= float(found[1]) < 30
+    assert re.fullmatch(rf"    {EARLY}", others[0]), done.stderr

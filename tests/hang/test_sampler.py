@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -179,7 +180,7 @@ def test_output_to_files_shared_with_the_launcher_is_not_movement(tmp_path):
 
 
 def test_children_are_included_in_the_usage():
-    child = "import sys; print(flush=True); input(); [x for x in range(10**8)]"
+    child = "import sys; print(flush=True); input()\nwhile True: pass"
     text = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {child!r}])"
     with running_python("-c", text) as process:
         process.stdout.readline()
@@ -316,7 +317,8 @@ def test_a_process_that_a_worker_waits_for_is_sampled(program, child, moves):
                 wait_until(lambda: not moves_within(3, see), "no movement")
         finally:
             for pid in read_parents([process.pid])[process.pid]:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
 
 
 THREAD = """\

@@ -115,6 +115,9 @@ def report(runs, *argv):
     return path
 
 
+EVENTS = 82  # of `Runs.elastic`
+
+
 @pytest.mark.slow
 def test_the_facts_of_a_run(runs, load_page):
     runs.elastic()
@@ -144,7 +147,7 @@ def test_the_facts_of_a_run(runs, load_page):
     ]
     words = ("total", "noticing", "stopping", "waiting", "starting")
     assert [restarts[0][word] for word in words] == ["4.5 s", "0.5 s", "2 s", "1 s", "1 s"]
-    assert len(dom.rows("events")) == 82
+    assert len(dom.rows("events")) == EVENTS
 
 
 def test_of_many_restarts_the_longest_are_shown(runs):
@@ -165,7 +168,7 @@ def test_a_link_filters_the_events(runs, load_page):
     dom = load_page(report(runs), "#filter=MAX_restarts+node%20c+member")
     rows = dom.rows("events")
     assert [(row["event"], row["node"]) for row in rows] == [("restart", "a"), ("restart", "b")]
-    assert dom.texts["shown"] == "2 of 78 events"
+    assert dom.texts["shown"] == f"2 of {EVENTS} events"
 
 
 HOSTILE = (
