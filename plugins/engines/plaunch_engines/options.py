@@ -61,8 +61,8 @@ OPTIONS = (
     ),
     Option(
         ("--exclude",),
-        "with --on=ssh, slurm, ray or kubernetes: hosts that are not used, such as node[3,7-9]; may "
-        "be repeated",
+        "with --on=ssh, slurm, ray or kubernetes: hosts that are not used, such as node[3,7-9]; "
+        "may be repeated",
         metavar="HOSTS",
         is_repeated=True,
         is_shared=True,
