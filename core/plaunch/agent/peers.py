@@ -16,6 +16,7 @@ from plaunch.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
+    RendezvousTimeoutError,
 )
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.job import JobOutcome
@@ -346,6 +347,8 @@ class Peers:
             return RendezvousClosedError(
                 f"the rendezvous of job {run_id!r} was closed: {self.reason}"
             )
+        if verdict.outcome == JobOutcome.TIMED_OUT:
+            return RendezvousTimeoutError(verdict.reason)
         from datetime import datetime  # this end only
 
         when = f"{datetime.fromtimestamp(verdict.time).astimezone():%Y-%m-%d %H:%M:%S %z}"

@@ -124,4 +124,5 @@ class ChildFailedError(PlaunchError):
 
 def _line(rank: int, failure: ProcessFailure) -> str:
     who = f"rank {rank}" if rank >= 0 else "the launcher"
-    return f"{who} on host {failure.host!r}, pid {failure.pid}: {failure.describe_exit()}"
+    pid = f", pid {failure.pid}" if failure.pid else ""  # of a lost node, none is known
+    return f"{who} on host {failure.host!r}{pid}: {failure.describe_exit()}"

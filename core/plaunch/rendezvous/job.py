@@ -23,6 +23,7 @@ class JobOutcome(str, enum.Enum):
     FAILED = "failed"
     STOPPED = "stopped"  # `end_job` was called
     CLOSED = "closed"  # `set_closed` was called
+    TIMED_OUT = "timed out"  # too few nodes met in time, and none of them can wait any longer
 
     def __str__(self) -> str:
         return self.value

@@ -137,6 +137,19 @@ class AgentRequests:
 
         self._request_of(place, lambda: membership.change(make))
 
+    def give_up(self, reason: str) -> None:
+        """End a job whose round is not formed in time, unless it is formed meanwhile."""
+        membership = self._membership
+        verdict = RecordedVerdict(
+            JobOutcome.TIMED_OUT, membership.identity.host, reason, membership.wall_clock()
+        )
+
+        def make(state: JobState) -> JobState | None:
+            is_forming = state.phase is JobPhase.FORMING
+            return transitions.end(state, verdict, by=membership.me) if is_forming else None
+
+        membership.request(lambda: membership.change(make))
+
     def close(self, reason: str, outcome: JobOutcome = JobOutcome.CLOSED) -> None:
         """End the job as `closed` or `stopped`, as requested."""
         membership = self._membership

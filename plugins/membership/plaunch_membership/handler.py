@@ -28,9 +28,11 @@ from plaunch_membership.store import StoreAccess
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from plaunch.errors import RendezvousTimeoutError
     from plaunch.process import ProcessFailure
     from plaunch.rendezvous import JobRound, NodeSettings, RendezvousParameters, Verdict
 
+    from plaunch_membership.node import RoundPlace
     from plaunch_membership.options import WaitBounds
     from plaunch_membership.store import Connect
     from plaunch_membership.texts import NodeTexts
@@ -224,15 +226,28 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 if is_formed or left <= 0:
                     break
                 membership.lock.wait(min(left, self._bounds.check_interval))
-        if not is_formed or place is None:
-            if membership.state is None:
-                raise job.threads.explain_unreached()
-            raise job.arrivals.explain_timeout()
+        if not is_formed and membership.state is not None:
+            error = job.arrivals.explain_timeout()
+            place = self._give_up(error) if membership.identity.is_host else None
+            if place is None:
+                raise error
+        if place is None:
+            raise job.threads.explain_unreached()
         if place.rank != 0:
             self._port.release()
         job.reported = {}
         open_store, prefix = self._store.open_store, membership.keys.store(place.round)
         return place.to_round(open_store and partial(open_store, prefix))
+
+    def _give_up(self, error: RendezvousTimeoutError) -> RoundPlace | None:
+        """End the wait on all nodes, as the store ends; the place if a round is formed meanwhile."""
+        membership, part = self.membership, self.membership.part
+        self.job.requests.give_up(str(error))
+        with membership.lock:
+            membership.lock.wait_for(
+                lambda: membership.news.verdict is not None or not part.wants_round, FAREWELL
+            )
+            return None if part.wants_round else part.place
 
     def describe_wait(self) -> str:
         """Describe what `next_rendezvous` waits for."""

@@ -7,12 +7,19 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous import JobOutcome
 
 from plaunch_membership import transitions
 from plaunch_membership.keys import Keys, job_key, tickets
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Set, Sleep, Wait
 from plaunch_membership.records import MAX_REFUSAL, RecordError
-from plaunch_membership.state import JobPhase, JobState, describe_outcome, describe_verdict
+from plaunch_membership.state import (
+    JobPhase,
+    JobState,
+    describe_outcome,
+    describe_verdict,
+    verdict_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,6 +108,8 @@ class JobLookup:
         # a finished job again is worse than asking for another run id.
         if max(age, 0.0) < self._membership.timing.verdict_ttl:
             self._membership.news.verdict, self._membership.news.is_past = verdict, True
+            if verdict.outcome is JobOutcome.TIMED_OUT:
+                raise verdict_error(run_id, verdict)
             ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
             raise RendezvousClosedError(
                 f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start a new job "
@@ -116,6 +125,8 @@ class JobLookup:
         """Whether the job of an incompatible node is alive, judged by its leader and its states."""
         beat_key, later = keys.beat(state.leader), keys.state(state.version + 1)
         last, before = yield MultiGet([beat_key, later])
+        if last is not None and self._membership.absence_is_loss:
+            return True
         lease = self._lease_of(beat_key, last)
         interval = self._membership.timing.keep_alive_interval
         checks = self._membership.timing.keep_alive_max_attempt + 1

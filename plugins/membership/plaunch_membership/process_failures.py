@@ -21,8 +21,6 @@ from plaunch_membership.records import MAX_NAME, nearest_date
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from plaunch.errors import ExitCode
-
     from plaunch_membership.failures import FailureGroup
     from plaunch_membership.state import RecordedVerdict
 
@@ -79,16 +77,16 @@ def to_verdict(
     )
 
 
-def failure_of_node(host: str, text: str, code: ExitCode, now: float) -> JobFailure:
+def failure_of_node(host: str, text: str, code: int, now: float) -> JobFailure:
     """Return the failure of a node that has left or was lost.
 
     Args:
         host: its hostname.
         text: what happened to it, in one sentence.
-        code: the exit code of its launcher, if it can still exit.
+        code: the exit code of the job if it ends because of that.
         now: seconds since the epoch.
     """
-    detail = {"host": host, "exit_code": int(code), "message": text}
+    detail = {"host": host, "exit_code": code, "message": text}
     return JobFailure(-1, now, text, detail, _NODES)
 
 

@@ -8,6 +8,7 @@ record.
 from __future__ import annotations
 
 import math
+import signal
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _BATCH = 128  # records read in one operation
 _EXIT_CODES = range(-64, 256)
+_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ class RestartDecisions:
         """
         # The loss comes first, although its consequences were detected earlier.
         began = min((failure.began for failure in others.failures), default=math.inf)
-        code = ExitCode.CONTROL_PLANE_LOST
-        summary = merge([self._failure_of(host, text, code, began), others])
+        # The code of its workers, which have ended with it.
+        summary = merge([self._failure_of(host, text, _KILLED, began), others])
         return summary, (yield from self.decide(state, summary, now, Cause.NODE))
 
     def decide_unhealthy(
@@ -123,7 +125,7 @@ class RestartDecisions:
         return summary, (yield from self.decide(state, summary, now, Cause.HEALTH))
 
     def _failure_of(
-        self, host: str, text: str, code: ExitCode, latest: float = math.inf
+        self, host: str, text: str, code: int, latest: float = math.inf
     ) -> FailureSummary:
         now = min(self._membership.wall_clock(), latest)
         return FailureSummary((failure_of_node(host, text, code, now),))

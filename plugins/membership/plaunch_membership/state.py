@@ -17,6 +17,7 @@ from plaunch.errors import (
     RendezvousClosedError,
     RendezvousError,
     RendezvousGracefulExitError,
+    RendezvousTimeoutError,
 )
 from plaunch.rendezvous import JobOutcome
 
@@ -320,6 +321,8 @@ def describe_outcome(verdict: RecordedVerdict) -> str:
 
 def verdict_error(run_id: str, verdict: RecordedVerdict) -> RendezvousError:
     """Return the error for a node that waits for a round when the job ends."""
+    if verdict.outcome is JobOutcome.TIMED_OUT:
+        return RendezvousTimeoutError(verdict.reason)
     text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
     if verdict.outcome is JobOutcome.SUCCEEDED:
         return RendezvousGracefulExitError(text)

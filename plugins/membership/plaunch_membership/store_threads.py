@@ -7,7 +7,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
 
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import LeaderRoutine
@@ -60,6 +64,7 @@ class StoreThreads:
         self._outage = OutageReporter(
             store.endpoint, membership.clock, wake_agent=membership.news.wake_agent
         )
+        self._outlives_job = store.outlives_job
         self._bounds = bounds
         self._lock = membership.lock
         lookup = JobLookup(membership, make_name=lambda: os.urandom(6).hex())
@@ -105,14 +110,26 @@ class StoreThreads:
         """The error of the last attempt to reach the store; None if it succeeded."""
         return None if self._writing is None else self._writing.problem
 
-    def explain_unreached(self) -> RendezvousConnectionError:
+    def explain_unreached(self) -> RendezvousError:
         """Return the error for a job that was not found in time."""
         failing = self.failing()
         cause = "" if failing is None else f": {failing}"
-        return RendezvousConnectionError(
+        return self._unreachable(
             f"the store at {self._endpoint} could not be reached within "
             f"{self._timing.join_timeout:g} s (--rdzv-conf join_timeout){cause}"
         )
+
+    def _unreachable(self, text: str) -> RendezvousError:
+        """Return the error for a store that cannot be reached.
+
+        If one of the nodes hosts it and no round was formed yet, the nodes have not met. So this
+        node ends as the host does, which misses this node.
+        """
+        state = self._membership.state
+        have_met = state is not None and state.world is not None
+        if self._outlives_job or have_met:
+            return RendezvousConnectionError(text)
+        return RendezvousTimeoutError(f"no round was formed: {text}")
 
     def problem(self) -> str | None:
         """Why the job is unreachable, once that has lasted for `unreachable_timeout`."""
@@ -142,7 +159,7 @@ class StoreThreads:
             raise self._membership.news.error
         problem = self.problem()
         if problem is not None:
-            raise RendezvousConnectionError(problem)
+            raise self._unreachable(problem)
 
     def stop(self, patience: float) -> bool:
         """Stop all threads, the writer after its pending requests.

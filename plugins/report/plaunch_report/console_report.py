@@ -22,6 +22,7 @@ from plaunch_report.failure_report import (
     explain,
     explain_launcher,
     hints,
+    is_of_node,
     summarize,
 )
 
@@ -42,6 +43,8 @@ def format_for_console(error: ChildFailedError) -> str:
 
 def _headline(error: ChildFailedError) -> str:
     rank, root = error.get_first_failure()
+    if is_of_node(root):
+        return clean(root.headline)
     who = f"rank {rank}" if rank >= 0 else "the launcher"
     after = "" if root.lifetime is None else f" after {describe_seconds(root.lifetime)}"
     return f"{who} on {clean(root.host)} failed{after}: {clean(root.headline)}"
@@ -58,7 +61,10 @@ def _details(error: ChildFailedError) -> Iterator[str]:
     where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
     when = describe_time(root.timestamp, _DATE)
     ended = root.describe_exit()
-    yield f"  process: {clean(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
+    if is_of_node(root):
+        yield f"  ended: {clean(error.name)}, with its node, {ended}, {when}"
+    else:
+        yield f"  process: {clean(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
     for text in hints(root, error.early_ends):
         yield f"  hint: {text}"
     for path in root.log_files:

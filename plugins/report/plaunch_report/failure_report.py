@@ -45,6 +45,8 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     what = f"the launcher on {host} failed"
     if first >= 0:
         what = f"rank {first} on {host}: {clean(root.headline)}"
+    elif is_of_node(root):
+        what = clean(root.headline)
     title = f"{error.name} FAILED: {what}"
     parts = [_first_failure(first, root, error.early_ends)]
     if error.no_restart:
@@ -68,12 +70,18 @@ def format_report(error: ChildFailedError, border: str = "", section: str = "") 
     return "\n".join(lines)
 
 
+def is_of_node(failure: ProcessFailure) -> bool:
+    """Whether it is the loss or departure of a node, whose text names the node."""
+    return failure.pid == 0 and (failure.global_rank or 0) < 0
+
+
 def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]) -> list[str]:
     if rank < 0:
+        pid = [] if is_of_node(failure) else [f"  pid:        {failure.pid} (the launcher)"]
         return [
             "First failure:",
             f"  host:       {clean(failure.host)}",
-            f"  pid:        {failure.pid} (the launcher)",
+            *pid,
             f"  time:       {describe_time(failure.timestamp, DATE)}",
             *explain_launcher(failure),
         ]
@@ -159,10 +167,10 @@ def _other_failures(
         failure = failures[rank]
         summary = summarize(failure)
         if rank < 0:
-            lines.append(
-                f"  the launcher on {clean(failure.host)}, pid {failure.pid},"
-                f" at {describe_time(failure.timestamp, _CLOCK)}: {summary}"
-            )
+            who = f"the launcher on {clean(failure.host)}, pid {failure.pid}"
+            if is_of_node(failure):
+                who = f"node {clean(failure.host)}"
+            lines.append(f"  {who}, at {describe_time(failure.timestamp, _CLOCK)}: {summary}")
             continue
         lines.append(
             f"  rank {rank} (local rank {failure.local_rank}) on {clean(failure.host)},"
