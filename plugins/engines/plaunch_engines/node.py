@@ -192,6 +192,7 @@ class ConnectedAgent(Extension):
     # --- as a plugin ------------------------------------------------------------------------------
 
     takes_events = False
+    known_as = "the agent's connection"
 
     @hookimpl
     def plaunch_extensions(self, context: object) -> Iterable[ConnectedAgent]:
