@@ -9,7 +9,8 @@ import time
 import pytest
 from plaunch._version import __version__
 from plaunch.errors import ExitCode, UsageError
-from plaunch_engines.driver import JobDriver, NodesLostError, StartError
+from plaunch_engines.driver import JobDriver
+from plaunch_engines.errors import NodesLostError, StartError
 from plaunch_engines.plan import JobPlan
 from plaunch_engines.records import VERSION, encode
 
@@ -65,6 +66,17 @@ class FakeHandle:
         os.write(self.err, encode(self.nonce, **fields))
         if fields["kind"] == "end":
             os.write(self.out, encode(self.nonce, kind="end_of_output"))
+
+    def run(self, round=0, nodes=2, *, is_job_wide=True):
+        self.report(
+            kind="running", round=round, attempt=0, nodes=nodes, workers=nodes,
+            is_job_wide=is_job_wide,
+        )  # fmt: skip
+
+    def end(self, code, verdict=""):
+        """Report a code; agents of `c10d` also know the verdict."""
+        is_success = code == 0
+        self.report(kind="end", code=int(code), has_succeeded=is_success, verdict=verdict)
 
     def receive(self):
         """Return the next message; None if the agent is stopped."""
@@ -150,7 +162,7 @@ def plan(count, **fields):
             "job": "job",
             "engine": "fake",
             "count": count,
-            "min_nodes": count,
+            "min_nodes": fields.get("max_nodes", count),
             "max_nodes": count,
             "options": ["--nnodes=2"],
             "program": ["train.py"],
@@ -177,9 +189,9 @@ def succeeding(handle):
     handle.hello()
     if handle.receive() is None:
         return 0
-    handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+    handle.run()
     os.write(handle.out, b"trained\n")
-    handle.report(kind="end", code=0)
+    handle.end(0, "succeeded")
     return 0
 
 
@@ -197,7 +209,7 @@ def failing(code, **fields):
         handle.hello()
         if handle.receive() is not None:
             handle.report(kind="failure", **{**known, **fields})
-            handle.report(kind="end", code=code)
+            handle.end(code)
         return code
 
     return script
@@ -209,7 +221,7 @@ def test_all_agents_get_what_they_must_agree_on():
     def noting(handle):
         handle.hello()
         seen.append(handle.receive())
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     code, output = drive(FakeEngine(noting, noting), plan(2))
@@ -232,12 +244,14 @@ def test_all_agents_get_what_they_must_agree_on():
 
 
 def test_options_of_the_backend_are_completed():
-    arguments = plan(2, rdzv_conf="join_timeout=60").settings_of(1, "", "host:1")["arguments"]
+    arguments = plan(2, rdzv_conf="join_timeout=60").settings_of(1, "", "host:1", is_host=False)[
+        "arguments"
+    ]
     assert "--rdzv-conf=join_timeout=60,is_host=false" in arguments
 
 
 def test_a_spare_takes_any_rank():
-    arguments = plan(3, max_nodes=2).settings_of(2, "", "host:1")["arguments"]
+    arguments = plan(3, max_nodes=2).settings_of(2, "", "host:1", is_host=False)["arguments"]
     assert not [one for one in arguments if one.startswith("--node-rank")]
 
 
@@ -249,7 +263,7 @@ def test_a_spare_begins_after_the_nodes_of_the_job():
         handle.hello()
         if handle.receive() is not None:
             received.append(handle.node)
-            handle.report(kind="end", code=0)
+            handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(ending, ending, ending)
@@ -275,7 +289,7 @@ def test_the_first_failure_is_reported_once():
             kind="failure", text="rank 3 failed elsewhere", code=3, is_first=False,
             is_of_workers=True,
         )  # fmt: skip
-        handle.report(kind="end", code=3)
+        handle.end(3)
         return 3
 
     code, output = drive(FakeEngine(other, failing(3)), plan(2))
@@ -385,24 +399,24 @@ def test_an_agent_that_says_nothing_is_named_after_the_limit():
 def lost(handle):
     handle.hello()
     handle.receive()
-    handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+    handle.run()
     return 137
 
 
-def waiting_for(signum):
-    def script(handle):
-        handle.hello()
-        handle.receive()
-        message = handle.receive()
-        assert message == {"signal": signum}
-        handle.report(kind="end", code=128 + signum)
-        return 128 + signum
+def leaving(handle):
+    """Continue until the command requests the end, but not with a signal.
 
-    return script
+    A second signal would end the grace of workers.
+    """
+    handle.hello()
+    handle.receive()
+    assert "lost" in handle.receive()["leave"]
+    handle.end(143)
+    return 143
 
 
 def test_without_replacement_too_few_nodes_end_the_job():
-    engine = FakeEngine(waiting_for(signal.SIGTERM), lost)
+    engine = FakeEngine(leaving, lost)
     with pytest.raises(NodesLostError, match="node1 lost; 1 node is left, the job needs 2"):
         drive(engine, plan(2))
 
@@ -414,7 +428,7 @@ def test_a_lost_node_is_replaced():
         handle.hello()
         handle.receive()
         assert is_replaced.wait(20)
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     def replacement(handle):
@@ -422,7 +436,7 @@ def test_a_lost_node_is_replaced():
         settings = handle.receive()
         assert "--rdzv-conf=is_host=false" in settings["arguments"]
         is_replaced.set()
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(survivor, lost, replacement, can_replace=True)
@@ -433,7 +447,7 @@ def test_a_lost_node_is_replaced():
 
 
 def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
-    engine, output = FakeEngine(waiting_for(signal.SIGTERM), lost, can_replace=True), FakeOutput()
+    engine, output = FakeEngine(leaving, lost, can_replace=True), FakeOutput()
     with pytest.raises(NodesLostError):
         JobDriver(engine, plan(2), output).run()
     why = "node1 is not replaced: there are no more nodes; 1 node is left"
@@ -441,7 +455,7 @@ def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
 
 
 def test_a_node_of_a_static_job_is_not_replaced():
-    engine = FakeEngine(waiting_for(signal.SIGTERM), lost, succeeding, can_replace=True)
+    engine = FakeEngine(leaving, lost, succeeding, can_replace=True)
     with pytest.raises(NodesLostError, match="node1 lost"):
         drive(engine, plan(2, is_static=True))
     assert len(engine.handles) == 2
@@ -452,7 +466,7 @@ def test_enough_nodes_continue_without_a_replacement():
         handle.hello()
         handle.receive()
         time.sleep(0.5)
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     code, output = drive(FakeEngine(survivor, lost), plan(2, min_nodes=1))
@@ -484,10 +498,10 @@ def survivor_until(is_replaced, end):
     def script(handle):
         handle.hello()
         handle.receive()
-        handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+        handle.run()
         assert is_replaced.wait(20)
         code = end(handle)
-        handle.report(kind="end", code=code)
+        handle.end(code, "succeeded" if code == 0 else "")
         return code
 
     return script
@@ -535,7 +549,7 @@ def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes
         handle.hello()
         handle.receive()
         is_replaced.set()
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(
@@ -551,8 +565,8 @@ def test_a_spare_that_does_not_notice_the_end_is_stopped():
     def spare(handle):
         handle.hello()
         handle.receive()
-        assert handle.receive() == {"signal": signal.SIGTERM}
-        handle.report(kind="end", code=143)
+        assert handle.receive() == {"leave": "the job is over"}
+        handle.end(143)
         return 143
 
     code, _ = drive(FakeEngine(succeeding, spare), plan(2, min_nodes=1))
@@ -569,7 +583,7 @@ def test_a_signal_reaches_all_agents(signum):
         if both.wait(20) == 0:
             os.kill(os.getpid(), signum)
         assert handle.receive() == {"signal": signum}
-        handle.report(kind="end", code=128 + signum)
+        handle.end(128 + signum)
         return 128 + signum
 
     code, _ = drive(FakeEngine(agent, agent), plan(2))
@@ -611,7 +625,7 @@ def test_an_excluded_node_is_replaceable():
     def excluded(handle):
         handle.hello()
         handle.receive()
-        handle.report(kind="end", code=int(ExitCode.NODE_EXCLUDED))
+        handle.end(ExitCode.NODE_EXCLUDED)
         return ExitCode.NODE_EXCLUDED
 
     engine = FakeEngine(excluded, succeeding, can_replace=True)
