@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -29,6 +30,7 @@ class FakeHandle:
         self.is_stopped = False
         self.nonce = ""
         self.received = []
+        self.settings = b""
         self._changed = threading.Condition()
         self._script = script
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -89,6 +91,7 @@ class FakeHandle:
 
     def write(self, data):
         with self._changed:
+            self.settings = self.settings or data
             self.received += [json.loads(line) for line in data.splitlines()]
             self._changed.notify_all()
 
@@ -129,6 +132,7 @@ class FakeEngine:
 class FakeOutput:
     def __init__(self):
         self.lines, self.messages = [], []
+        self._changed = threading.Condition()
         self._fd, _ = os.pipe()
 
     def fileno(self):
@@ -141,7 +145,15 @@ class FakeOutput:
         self.lines.append((fd, node, line))
 
     def say(self, text, level="INFO"):
-        self.messages.append(text)
+        with self._changed:
+            self.messages.append(text)
+            self._changed.notify_all()
+
+    def wait_for(self, begin):
+        with self._changed:
+            assert self._changed.wait_for(
+                lambda: any(text.startswith(begin) for text in self.messages), 20
+            ), self.messages
 
     def show(self, status):
         pass
@@ -176,8 +188,8 @@ def plan(count, **fields):
     )
 
 
-def drive(engine, job):
-    output = FakeOutput()
+def drive(engine, job, output=None):
+    output = output or FakeOutput()
     driver = JobDriver(engine, job, output)
     try:
         return driver.run(), output
@@ -479,11 +491,286 @@ def test_enough_nodes_continue_without_a_replacement():
     ]
 
 
-def test_the_end_of_the_job_is_not_a_loss():
-    """An agent that ends a little later than the others is not replaced."""
+def test_a_node_that_is_lost_after_the_success_of_the_job_is_not_a_loss():
+    """Another one has read in the job's record that all have succeeded."""
     engine = FakeEngine(succeeding, lost, can_replace=True)
     code, _ = drive(engine, plan(2))
     assert code == 0
+    assert len(engine.handles) == 2
+
+
+def done(handle, *, is_job_wide=True):
+    """Succeed, without knowing of others; as after --exit-barrier-timeout."""
+    handle.hello()
+    handle.receive()
+    handle.run(is_job_wide=is_job_wide)
+    handle.end(0)
+    return 0
+
+
+def saving_until(is_killed):
+    """Return an agent whose worker still saves, until it is killed or gets a signal."""
+
+    def script(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        is_killed.wait(20)
+        return 137
+
+    return script
+
+
+def test_a_node_that_is_lost_while_it_saves_is_not_a_success():
+    is_killed = threading.Event()
+
+    def finished(handle):
+        code = done(handle)
+        is_killed.set()
+        return code
+
+    with pytest.raises(NodesLostError, match="node0 is lost: its agent ended with 137"):
+        drive(FakeEngine(saving_until(is_killed), finished), plan(2))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_while_a_node_saves_is_not_a_success(signum):
+    has_other_ended = threading.Event()
+
+    def saving(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        assert has_other_ended.wait(20)
+        os.kill(os.getpid(), signum)
+        assert handle.receive() == {"signal": signum}
+        handle.end(128 + signum)
+        return 128 + signum
+
+    def finished(handle):
+        code = done(handle)
+        has_other_ended.set()
+        return code
+
+    assert drive(FakeEngine(saving, finished), plan(2))[0] == 128 + signum
+
+
+def test_a_signal_after_all_have_succeeded_is_a_success():
+    """Their agents still deliver output."""
+    both = threading.Barrier(2)
+
+    def delivering(handle):
+        done(handle)
+        if both.wait(20) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert handle.receive() == {"signal": signal.SIGTERM}
+        return 0
+
+    assert drive(FakeEngine(delivering, delivering), plan(2))[0] == 0
+
+
+def test_a_round_that_a_node_has_not_reported_is_not_a_success():
+    """It was killed between the round and the start of its workers."""
+
+    def waiting_to_start(handle):
+        handle.hello()
+        handle.receive()
+        return 137
+
+    with pytest.raises(NodesLostError, match="node1 is lost"):
+        drive(FakeEngine(done, waiting_to_start), plan(2))
+
+
+def test_the_nodes_of_an_earlier_round_do_not_count():
+    is_gone = threading.Event()
+
+    def left(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        handle.end(143)
+        is_gone.set()
+        return 143
+
+    def continuing(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        assert is_gone.wait(20)
+        handle.run(1, 1)
+        handle.end(0)
+        return 0
+
+    assert drive(FakeEngine(continuing, left), plan(2, min_nodes=1))[0] == 0
+
+
+def test_a_node_that_was_ended_by_itself_gives_its_code_if_the_job_needs_it():
+    """A scheduler has ended it. The others get a request, which does not hurry their stop."""
+
+    def left(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        handle.end(143)
+        return 143
+
+    def asked(handle):
+        handle.hello()
+        handle.receive()
+        assert "node1 left; 1 node is left" in handle.receive()["leave"]
+        handle.end(143)
+        return 143
+
+    code, output = drive(FakeEngine(asked, left), plan(2))
+    assert code == 143
+    assert output.messages[-1].startswith("node1 left; 1 node is left, the job needs 2")
+
+
+def test_the_lost_host_of_the_store_is_named():
+    is_lost = threading.Event()
+
+    def host(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        is_lost.set()
+        return 137
+
+    def missing(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        assert is_lost.wait(20)
+        handle.report(
+            kind="failure", text="the store has not answered", code=113, is_first=False,
+            is_of_workers=False, is_consequence=True,
+        )  # fmt: skip
+        handle.end(113)
+        return 113
+
+    code, output = drive(FakeEngine(host, missing), plan(2, min_nodes=1))
+    assert code == 113
+    assert output.messages[-1] == (
+        "node0 is lost: its agent ended with 137 without a report; "
+        "node1: the store has not answered"
+    )
+
+
+@pytest.fixture
+def ignored():
+    """SIGHUP is ignored, as by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_is_ignored_stays_so(ignored):
+    def hung_up(handle):
+        os.kill(os.getpid(), signal.SIGHUP)
+        return succeeding(handle)
+
+    code, _ = drive(FakeEngine(hung_up), plan(1))
+    assert code == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+
+def refused(handle):
+    os.write(handle.err, b"no route to host\n")
+    return 255
+
+
+def finishing(count, until=lambda: None):
+    """Return an agent that succeeds once all of so many nodes have begun, and `until` returns."""
+    have_begun = threading.Barrier(count)
+
+    def script(handle):
+        handle.hello()
+        if handle.receive() is None:
+            return 0
+        handle.run(0, count)
+        have_begun.wait(20)
+        until()
+        handle.end(0, "succeeded")
+        return 0
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("fields", "dead"),
+    [
+        ({"count": 3, "min_nodes": 2, "max_nodes": 3}, 1),  # the minimum is there
+        ({"count": 3, "max_nodes": 2}, 2),  # a spare is dead
+        ({"count": 3, "max_nodes": 2}, 0),  # a spare takes the place
+    ],
+)
+def test_a_dead_host_is_skipped_if_there_are_enough_others(fields, dead):
+    output = FakeOutput()
+    scripts = [finishing(2, lambda: output.wait_for(f"node{dead}: "))] * 3
+    scripts[dead] = refused
+    engine = FakeEngine(*scripts)
+    code, _ = drive(engine, plan(**fields), output)
+    assert code == 0
+    assert any(
+        re.match(f"node{dead}: the agent could not be started .*no route to host", text)
+        for text in output.messages
+    )
+    [host] = [handle.node for handle in engine.handles if "is_host=true" in str(handle.settings)]
+    assert host == ("node1" if dead == 0 else "node0")
+
+
+def test_a_further_host_is_used_for_a_dead_one():
+    engine = FakeEngine(*[finishing(2)] * 1, refused, finishing(2), can_replace=True)
+    engine.scripts[2] = engine.scripts[0]
+    code, output = drive(engine, plan(2))
+    assert code == 0
+    assert "node2 is started in the place of node1" in output.messages
+
+
+def test_a_host_that_differs_is_an_error_even_if_it_is_not_needed():
+    def other(handle):
+        handle.hello(version="0.0.9")
+        assert handle.receive() is None
+        return 0
+
+    def slow(handle):  # no worker runs yet
+        handle.hello()
+        assert handle.receive() is None or handle.receive() is None
+        return 137
+
+    with pytest.raises(StartError, match=r"nothing was started: node2 has plaunch 0\.0\.9"):
+        drive(FakeEngine(slow, slow, other), plan(3, min_nodes=2, max_nodes=3))
+
+
+def test_a_node_that_is_ready_later_joins():
+    """Until the maximum is there, the rendezvous waits for `last_call_timeout`."""
+    have_begun = threading.Event()
+    complete = threading.Barrier(3)
+
+    def early(handle):
+        handle.hello()
+        handle.receive()
+        have_begun.set()
+        complete.wait(20)
+        handle.run(0, 3)
+        handle.end(0, "succeeded")
+        return 0
+
+    def late(handle):
+        assert have_begun.wait(20)
+        return early(handle)
+
+    code, _ = drive(FakeEngine(early, early, late), plan(3, min_nodes=2, max_nodes=3))
+    assert code == 0
+
+
+def test_all_hosts_with_the_same_problem_are_not_replaced():
+    engine = FakeEngine(*[refused] * 10, can_replace=True)
+    with pytest.raises(StartError, match="because of 2 nodes"):
+        drive(engine, plan(2))
     assert len(engine.handles) == 2
 
 
