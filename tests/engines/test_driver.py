@@ -215,7 +215,10 @@ def waiting(handle):
 
 
 def failing(code, **fields):
-    known = {"text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True}
+    known = {
+        "text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True,
+        "is_consequence": False,
+    }  # fmt: skip
 
     def script(handle):
         handle.hello()
@@ -299,7 +302,7 @@ def test_the_first_failure_is_reported_once():
         handle.receive()
         handle.report(
             kind="failure", text="rank 3 failed elsewhere", code=3, is_first=False,
-            is_of_workers=True,
+            is_of_workers=True, is_consequence=False,
         )  # fmt: skip
         handle.end(3)
         return 3
@@ -849,14 +852,25 @@ def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes
 
 
 def test_a_spare_that_does_not_notice_the_end_is_stopped():
+    has_begun = threading.Event()
+
+    def first(handle):
+        handle.hello()
+        handle.receive()
+        assert has_begun.wait(20)
+        handle.run(0, 1)
+        handle.end(0)
+        return 0
+
     def spare(handle):
         handle.hello()
         handle.receive()
+        has_begun.set()
         assert handle.receive() == {"leave": "the job is over"}
         handle.end(143)
         return 143
 
-    code, _ = drive(FakeEngine(succeeding, spare), plan(2, min_nodes=1))
+    code, _ = drive(FakeEngine(first, spare), plan(2, min_nodes=1))
     assert code == 0
 
 
