@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from plaunch.errors import PlaunchError
 from plaunch.rendezvous import JobOutcome
-from plaunch_engines.ending import CommandFacts, NodeFacts, ReportedFailure, conclude, is_over
+from plaunch_engines.ending import AgentFailure, CommandFacts, NodeFacts, conclude, is_over
 
 ENGINES = Path(__file__).parents[2] / "docs/engines.md"
 LAST = {"round": 1, "size": 3, "has_ended": True, "ended_at": 5.0}
 BEFORE = {**LAST, "round": 0}
-FAILED = ReportedFailure(text="exit 3", code=3, reported_at=5.0)
-MISSES = ReportedFailure(text="lost touch", code=113, is_consequence=True, reported_at=5.0)
+FAILED = AgentFailure(text="exit 3", code=3, reported_at=5.0)
+MISSES = AgentFailure(text="lost touch", code=113, is_consequence=True, reported_at=5.0)
 
 # What may be known of a node. In each, its agent has ended.
 NODES = {

@@ -18,7 +18,7 @@ from plaunch import __version__
 from plaunch.rendezvous import JobOutcome
 
 from plaunch_engines import records
-from plaunch_engines.ending import NodeFacts, ReportedFailure
+from plaunch_engines.ending import AgentFailure, NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -77,7 +77,7 @@ class ConnectedNode:
         self._ready_until = ready_until
         self._clock = clock
         self._hello: dict[str, Any] = {}
-        self._failure: ReportedFailure | None = None
+        self._failure: AgentFailure | None = None
         self._end: dict[str, Any] = {}
         self._round_at = 0.0
         self._ended_at = math.inf
@@ -366,7 +366,7 @@ class ConnectedNode:
             case "failure":
                 known = {name: value for name, value in record.items() if name != "kind"}
                 known["text"] = self._failure_text + record["text"]
-                self._failure = ReportedFailure(**known, reported_at=self._clock())
+                self._failure = AgentFailure(**known, reported_at=self._clock())
                 self._failure_text = ""
             case "end":
                 self.code, self._end = record["code"], record

@@ -16,9 +16,9 @@ from plaunch.durations import milliseconds
 from plaunch_engines.agents import AgentState
 from plaunch_engines.delivery import deliver
 from plaunch_engines.ending import CommandFacts, conclude, is_over
-from plaunch_engines.job_nodes import JobNodes
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.repeated import RepeatedMessages
+from plaunch_engines.started_nodes import StartedNodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,7 +75,7 @@ class JobDriver:
         self._plan = plan
         self._output = output
         self._clock = clock
-        self._nodes = JobNodes(engine, plan, output.say, clock)
+        self._nodes = StartedNodes(engine, plan, output.say, clock)
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
         self._began = clock()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportedFailure:
+class AgentFailure:
     """The error with which an agent has ended.
 
     Args:
@@ -70,7 +70,7 @@ class NodeFacts:
     code: int | None = None
     has_succeeded: bool = False
     verdict: JobOutcome | None = None
-    failure: ReportedFailure | None = None
+    failure: AgentFailure | None = None
     round: int | None = None
     size: int = 0
     round_at: float = 0.0
@@ -135,7 +135,7 @@ class Ending:
     """
 
     code: int
-    failure: ReportedFailure | None = None
+    failure: AgentFailure | None = None
     error: PlaunchError | None = None
     lost: Sequence[NodeFacts] = ()
 
@@ -188,7 +188,7 @@ def _last_round(nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
     return [node for node in nodes if rounds and node.round == max(rounds)]
 
 
-def _first_failure(nodes: Sequence[NodeFacts]) -> ReportedFailure | None:
+def _first_failure(nodes: Sequence[NodeFacts]) -> AgentFailure | None:
     """Return the report that describes best what failed first."""
     failures = [
         node.failure

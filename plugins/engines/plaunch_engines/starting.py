@@ -20,7 +20,7 @@ class StartState(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlaceCandidate:
     """A node that may get a place.
 
     Args:
@@ -33,7 +33,7 @@ class Candidate:
 
 
 def choose(
-    candidates: Sequence[Candidate], *, min_nodes: int, max_nodes: int, prefers_ready: bool
+    candidates: Sequence[PlaceCandidate], *, min_nodes: int, max_nodes: int, prefers_ready: bool
 ) -> list[int]:
     """Return the indices of the nodes that get a place now; empty to wait for others.
 
@@ -48,7 +48,7 @@ def choose(
             starts. Otherwise the first nodes of the list that may come have the places.
     """
 
-    def preference(one: Candidate) -> tuple[int, int]:
+    def preference(one: PlaceCandidate) -> tuple[int, int]:
         is_late = prefers_ready and one.state is StartState.STARTING
         return (0 if one.state is StartState.PLACED else 1 + is_late, one.index)
 
@@ -59,11 +59,11 @@ def choose(
     return ready if has_begun or len(ready) >= min_nodes else []
 
 
-def count_possible(candidates: Sequence[Candidate]) -> int:
+def count_possible(candidates: Sequence[PlaceCandidate]) -> int:
     """Return how many nodes have come, or may still come."""
     return sum(one.state is not StartState.UNREACHABLE for one in candidates)
 
 
-def is_full(candidates: Sequence[Candidate], max_nodes: int) -> bool:
+def is_full(candidates: Sequence[PlaceCandidate], max_nodes: int) -> bool:
     """Whether as many nodes as there are places have come."""
     return sum(one.state <= StartState.READY for one in candidates) >= max_nodes

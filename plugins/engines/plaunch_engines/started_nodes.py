@@ -10,7 +10,7 @@ from plaunch.errors import PlaunchError
 from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.errors import NodesLostError, StartError
 from plaunch_engines.plan import count_left
-from plaunch_engines.starting import Candidate, StartState, choose, count_possible, is_full
+from plaunch_engines.starting import PlaceCandidate, StartState, choose, count_possible, is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +31,7 @@ _START_STATES = {
 }
 
 
-class JobNodes:
+class StartedNodes:
     """The nodes of one job.
 
     Args:
@@ -130,10 +130,10 @@ class JobNodes:
                 self._begin(node)
         return None
 
-    def _candidate(self, node: ConnectedNode) -> Candidate:
+    def _candidate(self, node: ConnectedNode) -> PlaceCandidate:
         is_unfit = bool(node.problem(self._plan))
         state = StartState.UNREACHABLE if is_unfit else _START_STATES[node.state]
-        return Candidate(node.index, state)
+        return PlaceCandidate(node.index, state)
 
     def _is_fit(self, node: ConnectedNode) -> bool:
         return node.state is AgentState.READY and not node.difference(self._plan)
