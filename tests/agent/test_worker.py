@@ -150,3 +150,14 @@ def test_the_older_name_of_the_entrypoint_still_works():
     assert WorkerSpec("t", 1, FakeRendezvous(), entrypoint="/bin/echo").get_entrypoint_name() == (
         "echo"
     )
+
+
+def test_workers_are_described_once_until_one_changes(group):
+    described = group.describe_workers()
+    assert group.describe_workers() is described
+    group.workers[0].id = 4711
+    changed = group.describe_workers()
+    assert [worker.pid for worker in changed[:1]] == [4711]
+    assert group.describe_workers() is changed
+    group.workers = [Worker(local_rank=0, global_rank=5)]
+    assert [worker.global_rank for worker in group.describe_workers()] == [5]

@@ -267,6 +267,65 @@ def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
     assert f"node {socket.gethostname()} left" in nodes[0].stderr
 
 
+SAVES = """
+import os, signal, sys, time
+def say(what):
+    with open("events", "a") as file:
+        file.write(f"{what} of round {os.environ['PLAUNCH_ROUND']}\\n")
+def save(*_):
+    say("save")
+    while not os.path.exists("saved"):
+        time.sleep(0.02)
+    say("end")
+    os._exit(0)
+if sys.argv[1] == "leaves":
+    signal.signal(signal.SIGTERM, save)
+say(f"world {os.environ['WORLD_SIZE']}")
+while not os.path.exists("exit"):
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("store", ["job", "torch", "etcd-v2"])
+def test_no_round_begins_while_a_node_that_leaves_still_saves(agents, endpoint_of, plaunch, store):
+    """Both worlds would write the same files."""
+    backend = "etcd-v2" if store == "etcd-v2" else "c10d"
+    own = f"store={store}" if backend == "c10d" else ""
+    script, endpoint = plaunch.write("saves.py", SAVES), endpoint_of(backend)
+    events = plaunch.folder / "events"
+
+    def start(name, conf):
+        words = options(
+            endpoint,
+            "1:2",
+            backend=backend,
+            run_id=f"saves-{store}",
+            conf=f"{own},{conf}".strip(","),
+        )
+        return agents.launch([*words, script, name], name, {"LOGLEVEL": "INFO"})
+
+    def seen(what):
+        return events.exists() and what in events.read_text()
+
+    stays = start("stays", HOSTS if backend == "c10d" else "")
+    leaves = start("leaves", JOINS if backend == "c10d" else "")
+    agents.until(lambda: seen("world 2"), "both")
+    agents.until(lambda: events.read_text().count("world 2") == 2, "both workers")
+    leaves.process.send_signal(signal.SIGTERM)
+    agents.until(
+        lambda: re.search(
+            r"\(index \d\) is still stopping its workers, for at most \d+ s", stays.stderr
+        ),
+        "the node that stays says what it waits for",
+    )
+    (plaunch.folder / "saved").touch()
+    agents.until(lambda: seen("world 1 of round"), "the next round")
+    assert leaves.exit_code() == 128 + signal.SIGTERM
+    agents.finish(stays)
+    last = events.read_text().splitlines()[-3:]
+    assert [line.partition(" of ")[0] for line in last] == ["save", "end", "world 1"]
+
+
 @pytest.mark.slow
 def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     """As with Slurm's `--signal`: each worker saves once, and is not interrupted while it saves."""

@@ -1,6 +1,7 @@
 """`JobDriver` starts agents, waits for all of them, and decides how the job ended."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -14,6 +15,8 @@ from plaunch_engines.driver import JobDriver
 from plaunch_engines.errors import NodesLostError, StartError
 from plaunch_engines.plan import JobPlan
 from plaunch_engines.records import VERSION, encode
+
+from helpers.waiting import wait_until
 
 
 class FakeHandle:
@@ -933,3 +936,153 @@ def test_an_excluded_node_is_replaceable():
     code, output = drive(engine, plan(1))
     assert code == 0
     assert output.messages[1] == "node0 was excluded from the job"
+
+
+# --- agents that do not end -----------------------------------------------------------------------
+
+
+RUNNING = {"kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2}
+
+
+class JumpingClock:
+    """The monotonic clock, which a test may put forward."""
+
+    def __init__(self):
+        self.ahead = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead
+
+
+def drive_by(clock, engine, job, output):
+    return JobDriver(engine, job, output, clock=clock).run()
+
+
+def killed(output):
+    return [text for text in output.messages if "its agent is killed" in text]
+
+
+def test_an_agent_whose_workers_run_is_not_ended_because_another_has_ended():
+    """Rank 0 may save a checkpoint for a long time after the others have ended."""
+    clock, output = JumpingClock(), FakeOutput()
+
+    def saving(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(**RUNNING)
+        wait_until(lambda: engine.handles[1].code == 0, "the end of the other")
+        for _ in range(10):
+            clock.ahead += 1000.0
+            time.sleep(0.05)
+        os.write(handle.out, b"saved\n")
+        handle.report(kind="workers_ended")
+        handle.report(kind="end", code=0)
+        return 0
+
+    engine = FakeEngine(saving, succeeding)
+    assert drive_by(clock, engine, plan(2), output) == 0
+    assert (1, "node0", b"saved\n") in output.lines
+    assert killed(output) == []
+
+
+def test_an_agent_that_delivers_output_is_not_ended():
+    """Its workers have ended, and a busy machine takes long to pass on what they have written."""
+    clock, output = JumpingClock(), FakeOutput()
+    lines = [b"epoch %d\n" % number for number in range(30)]
+
+    def slow(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(**RUNNING)
+        handle.report(kind="workers_ended")
+        wait_until(lambda: engine.handles[1].code == 0, "the end of the other")
+        for line in lines:
+            os.write(handle.out, line)
+            wait_until(lambda line=line: (1, "node0", line) in output.lines, lambda: output.lines)
+            clock.ahead += 4.0
+        handle.report(kind="end", code=0)
+        return 0
+
+    engine = FakeEngine(slow, succeeding)
+    assert drive_by(clock, engine, plan(2), output) == 0
+    assert [text for _, node, text in output.lines if node == "node0"] == lines
+    assert killed(output) == []
+
+
+def until_stopped(*records):
+    def script(handle):
+        handle.hello()
+        handle.receive()
+        for record in records:
+            handle.report(**record)
+        while handle.receive() is not None:
+            pass
+        return 137
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("records", "other", "limit"),
+    [
+        ([RUNNING, {"kind": "workers_ended"}], succeeding, 10),
+        ([], succeeding, 10),
+        ([RUNNING], failing(3), 90),
+    ],
+)
+def test_an_agent_that_hangs_after_the_end_of_the_job_is_ended(records, other, limit):
+    output = FakeOutput()
+    engine = FakeEngine(until_stopped(*records), other)
+    job = plan(2, min_nodes=1, start_timeout=math.inf)
+    drive_by(lambda: 100 * time.monotonic(), engine, job, output)
+    assert killed(output) == [
+        f"node0: its agent is killed, as it has neither ended nor written anything for {limit} s "
+        "since the job is over"
+    ]
+
+
+def test_an_invalid_record_ends_its_node_alone():
+    is_invalid = threading.Event()
+
+    def invalid(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(**{**RUNNING, "workers": None})
+        assert handle.receive() is None
+        is_invalid.set()
+        return 0
+
+    def survivor(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(**RUNNING)
+        assert is_invalid.wait(20)
+        handle.report(kind="end", code=0)
+        return 0
+
+    code, output = drive(FakeEngine(survivor, invalid), plan(2, min_nodes=1))
+    assert code == 0
+    assert (
+        "node1: its agent has sent an invalid record: workers of running is None, not a whole "
+        f"number from 1 to {2**63 - 1}"
+    ) in output.messages
+
+
+def test_a_line_of_a_worker_is_no_record():
+    """It could have ended the job with 0."""
+
+    def forging(handle):
+        handle.hello()
+        handle.receive()
+        handle.report(**RUNNING)
+        for nonce in ("", "0" * 32):
+            for record in ({"kind": "end", "code": 0}, {"kind": "end"}, {"kind": "dance"}):
+                os.write(handle.out, encode(nonce, **record))
+                os.write(handle.err, encode(nonce, **record))
+        handle.report(kind="failure", text="exit 3", code=3, is_first=True, is_of_workers=True)
+        handle.report(kind="end", code=3)
+        return 3
+
+    code, output = drive(FakeEngine(forging), plan(1))
+    assert code == 3
+    assert sum(text.count(b"\x1eplaunch ") for _, _, text in output.lines) == 12

@@ -140,6 +140,47 @@ def test_a_job_of_three_pods(cluster, kind):
     assert cluster.rights_used <= documented_rights(kind)
 
 
+@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob"])
+def test_a_variable_from_a_secret(cluster, kind):
+    cluster.create(
+        "secrets", "team",
+        {
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wandb"},
+            "stringData": {"key": "hidden", "TOKEN": "also"},
+        },
+        False,
+    )  # fmt: skip
+    command = start(
+        cluster, "--nproc-per-node=1", "--pass-secret=WANDB_API_KEY=wandb:key",
+        "--pass-secret=wandb:TOKEN", "train.py", kind=kind, nodes=1,
+        script="import os; print(os.environ['WANDB_API_KEY'], os.environ['TOKEN'])",
+    )  # fmt: skip
+    assert command.end() == 0, command.text()
+    assert "] hidden also\n" in command.text()
+
+
+def test_a_secret_that_is_missing(cluster):
+    command = start(
+        cluster, "--pass-secret=wandb:TOKEN", "--start-limit=1", "train.py", script=SHOW, nodes=1
+    )
+    assert command.end() == 111, command.text()
+    assert 'CreateContainerConfigError: secret "wandb" not found' in command.text()
+
+
+def test_an_image_that_runs_as_root(cluster):
+    words = ["--kubernetes-image=root:1", "--nproc-per-node=1", "train.py"]
+    script = "print('as root')"
+    command = start(cluster, "--start-limit=1", *words, script=script, nodes=1)
+    assert command.end() == 111, command.text()
+    assert "image will run as root; build the image with a USER" in command.text()
+    template = cluster.folder / "t.yaml"
+    template.write_text(
+        "kind: PodTemplate\ntemplate: {spec: {securityContext: {runAsNonRoot: false}}}\n"
+    )
+    command = start(cluster, f"--kubernetes-template={template}", *words, script=script, nodes=1)
+    assert command.end() == 0, command.text()
+
+
 def test_the_code_of_the_job_is_that_of_the_rank_that_failed(cluster):
     command = start(cluster, "--nproc-per-node=1", "train.py", script=FAIL)
     assert command.end() == 7, command.text()

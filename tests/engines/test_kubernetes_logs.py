@@ -1,8 +1,12 @@
 """The lines of pods."""
 
+import threading
+
 import pytest
 from plaunch_engines.kubernetes_logs import PodLogs, read_stamp, split_lines
 from plaunch_engines.records import MAX_LINE
+
+from helpers.clock import Clock
 
 
 def test_long_lines_are_split():
@@ -78,3 +82,31 @@ def test_text_of_the_kubelet_has_no_time_stamp(is_over):
     assert lines_of(server, is_over=is_over) == [f"[x-0] {text.decode()}"]
     server = LogServer([lines[0], text, OSError()], lines, [])
     assert lines_of(server, is_over=is_over)[-1] == "[x-0] b"
+
+
+class WaitingClock(Clock):
+    """A clock whose first reader has come if `is_read` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_read = threading.Event()
+
+    def __call__(self):
+        self.is_read.set()
+        return super().__call__()
+
+
+def test_a_slow_reader_gets_all_lines_at_the_end():
+    """The limit begins anew with each line."""
+    clock, shown = WaitingClock(), []
+
+    def show(line):
+        assert clock.is_read.wait(20)
+        clock.now += 10
+        shown.append(line)
+
+    lines = [f"2026-01-01T00:00:0{n}.5Z line {n}\n".encode() for n in range(5)]
+    logs = PodLogs(LogServer(lines, []), show, print, clock)
+    logs.follow("x-0-abcde", "x-0")
+    assert logs.finish(15)
+    assert len(shown) == 5

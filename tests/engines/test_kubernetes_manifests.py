@@ -20,13 +20,16 @@ ALL = {
     "image": "train:1",
     "env": {"NCCL_DEBUG": "INFO"},
     "resources": {"nvidia.com/gpu": "8", "memory": "512Gi"},
+    "secrets": {"WANDB_API_KEY": ("wandb", "key")},
+    "exclude": ["node3"],
+    "token": "secret",
 }
 
 
 def manifests(kind="job", low=2, high=2, **more):
     return PodJob(
         name="plaunch-1", kind=kind, arguments=["--nproc-per-node=8", "--", "train.py"],
-        token="secret", min_nodes=low, max_nodes=high, **{**ALL, **more},
+        min_nodes=low, max_nodes=high, **{**ALL, **more},
     ).manifests()  # fmt: skip
 
 
@@ -47,6 +50,99 @@ def test_the_schemas_of_kubernetes(version, low):
         ):
             del manifest["spec"]["successPolicy"]  # a variable number of nodes needs 1.31
         validate(manifest, version)
+
+
+def pods_of(job):
+    """Return the template of the pods of a Job or a JobSet."""
+    spec = job["spec"]
+    if job["kind"] == "JobSet":
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    return spec["template"]
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_pods_keep_the_rules_of_restricted_namespaces(kind):
+    """Those of the Pod Security Standard "restricted"."""
+    pod = pods_of(manifests(kind)[-1])["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {*pod} & {"hostNetwork", "hostPID", "hostIPC"} == set()
+    assert all({*volume} <= {"name", "emptyDir"} for volume in pod["volumes"])
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_pods_are_spread_over_hosts_that_are_not_excluded(kind):
+    pods = pods_of(manifests(kind)[-1])
+    [spread] = pods["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    labels = spread["labelSelector"]["matchLabels"].items()
+    assert labels <= pods["metadata"]["labels"].items()
+    text = json.dumps(pods["spec"]["affinity"])
+    assert '"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node3"]' in text
+    assert "affinity" not in pods_of(manifests(kind, exclude=())[-1])["spec"]
+
+
+def test_shared_memory_has_a_limit():
+    for shm in ("64Gi", "8Gi"):
+        [volume] = pods_of(manifests(shm=shm)[-1])["spec"]["volumes"]
+        assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": shm}
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob"])
+def test_all_objects_have_the_common_labels(kind):
+    for manifest in manifests(kind):
+        labels = manifest["metadata"]["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "plaunch"
+        assert labels["app.kubernetes.io/instance"] == manifest["metadata"]["name"]
+
+
+def env_of(job):
+    return {entry["name"]: entry for entry in pods_of(job)["spec"]["containers"][0]["env"]}
+
+
+def test_a_token_from_a_secret_of_the_user():
+    created = manifests(secrets={"PLAUNCH_RDZV_TOKEN": ("mine", "token")}, token="")
+    assert [each["kind"] for each in created] == ["Service", "Job"]
+    source = env_of(created[-1])["PLAUNCH_RDZV_TOKEN"]["valueFrom"]
+    assert source == {"secretKeyRef": {"name": "mine", "key": "token"}}
+
+
+PRINT = ["--on=kubernetes:print", "--nnodes=2", "--kubernetes-image=train:1"]
+
+
+@pytest.mark.parametrize("token", [None, "f" * 40])
+def test_print_does_not_show_the_token(token, monkeypatch, capfd):
+    if token:
+        monkeypatch.setenv("PLAUNCH_RDZV_TOKEN", token)
+    else:
+        monkeypatch.delenv("PLAUNCH_RDZV_TOKEN", raising=False)
+    assert main([*PRINT, "--kubernetes-namespace=team", "train.py"]) == 0
+    out, err = capfd.readouterr()
+    service, job = yaml.safe_load_all(out)
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    source = env_of(job)["PLAUNCH_RDZV_TOKEN"]["valueFrom"]["secretKeyRef"]
+    value = "$PLAUNCH_RDZV_TOKEN" if token else "$(openssl rand -hex 32)"
+    assert (
+        f"kubectl create secret generic {source['name']} --namespace=team "
+        f'--from-literal={source["key"]}="{value}"\n'
+    ) in err
+    assert not re.search("[0-9a-f]{32}", out + err)
+
+
+def test_print_with_a_secret_of_the_user_needs_no_command(capfd):
+    words = ["--pass-secret=PLAUNCH_RDZV_TOKEN=mine:token", "--pass-env=A=b,c"]
+    assert main([*PRINT, *words, "--kubernetes-shm=1Gi", "train.py"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    *_, job = yaml.safe_load_all(out)
+    source = env_of(job)["PLAUNCH_RDZV_TOKEN"]["valueFrom"]["secretKeyRef"]
+    assert source == {"name": "mine", "key": "token"}
+    assert env_of(job)["A"]["value"] == "b,c"
+    assert pods_of(job)["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] == "1Gi"
 
 
 def test_the_schemas_refuse_a_misspelt_field():
@@ -92,7 +188,7 @@ def test_a_train_job_has_no_variable_that_kubeflow_sets(monkeypatch, capfd):
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     assert main(["--on=kubernetes:print", "--kubernetes-kind=trainjob", "train.py"]) == 0
-    secret, job = yaml.safe_load_all(capfd.readouterr().out)
+    [job] = yaml.safe_load_all(capfd.readouterr().out)
     trainer = job["spec"]["trainer"]
     env = {entry["name"]: entry for entry in trainer["env"]}
     assert sorted(env) == ["PET_MAX_RESTARTS", "PET_RDZV_ID", "PLAUNCH_RDZV_TOKEN"]
@@ -102,8 +198,6 @@ def test_a_train_job_has_no_variable_that_kubeflow_sets(monkeypatch, capfd):
         "--rdzv-endpoint=$(PET_MASTER_ADDR):$(PET_MASTER_PORT)", "--nproc-per-node=4",
         "--", "train.py",
     ]  # fmt: skip
-    assert len(secret["stringData"]["token"]) == 64
-    assert secret["stringData"]["token"] not in json.dumps(job)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +289,31 @@ def test_print_needs_no_client(monkeypatch, capfd):
             ["--on=kubernetes", "--nnodes=2", "--kubernetes-resources=gpu"],
             "'gpu' is not NAME=",
         ),
+        (["--on=kubernetes", "--nnodes=2", "--kubernetes-shm=lots"], "'lots' is not an amount of"),
+        (["--on=kubernetes", "--nnodes=2", "--pass-secret=key"], "'key' is not VARIABLE=NAME:KEY"),
+        (
+            ["--on=kubernetes", "--nnodes=2", "--pass-secret=wandb:api-key"],
+            "'api-key' is not the name of a variable; write VARIABLE=wandb:api-key",
+        ),
+        (
+            ["--on=kubernetes", "--nnodes=2", "--pass-secret=a:KEY", "--pass-secret=KEY=b:c"],
+            "--pass-secret=KEY=b:c: KEY is set twice",
+        ),
+        (
+            ["--on=kubernetes", "--nnodes=2", "--pass-secret=PET_NNODES=b:c"],
+            "PET_NNODES is set for each pod by plaunch",
+        ),
+        (["--on=kubernetes", "--nnodes=2", "--pass-env=NOSUCH"], "NOSUCH is not set here"),
+        (["--on=kubernetes", "--nnodes=2", "--pass-env=PET_NNODES=3"], "PET_NNODES cannot be pas"),
+        (["--on=kubernetes", "--nnodes=2", "--node-setup=true"], "--node-setup has no effect with"),
+        (
+            [*PRINT, "--kubernetes-kind=trainjob", "--exclude=node1"],
+            "--exclude: the runtime of a TrainJob decides",
+        ),
+        (
+            [*PRINT, "--kubernetes-kind=trainjob", "--kubernetes-shm=1Gi"],
+            "--kubernetes-shm: the runtime of a TrainJob has its volumes",
+        ),
         (
             ["--on=kubernetes", "--nnodes=2", "--kubernetes-template=no.yaml"],
             "--kubernetes-template: no.yaml: No such file",
@@ -255,7 +374,8 @@ template:
     assert [each["name"] for each in pod["volumes"]] == ["shm", "data"]
     assert sidecar["name"] == "sidecar"
     assert "restartPolicy" not in pod
-    assert spec["template"]["metadata"] == {"labels": {"team": "nlp"}}
+    labels = spec["template"]["metadata"]["labels"]
+    assert (labels["team"], labels["app.kubernetes.io/name"]) == ("nlp", "plaunch")
 
 
 def test_other_objects_are_merged_and_parts_replaced(tmp_path):
@@ -273,7 +393,7 @@ spec: {ipFamilyPolicy: PreferDualStack}
 ---
 """,
     )
-    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpus"}
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert job["metadata"]["name"] == "plaunch-1"
     assert (job["spec"]["backoffLimitPerIndex"], job["spec"]["completions"]) == (0, 2)
     assert job["spec"]["podFailurePolicy"] == {"rules": []}

@@ -111,6 +111,8 @@ def test_a_missing_script_starts_nothing(launch):
         (["--on=local:2", "--ssh-command=ssh"], "--ssh-command is an option of --on=ssh, and this"),
         (["--spares=1"], "--spares has no effect without --on"),
         (["--node-setup=true"], "--node-setup has no effect without --on"),
+        (["--on=local:2", "--pass-secret=a:B"], "--pass-secret has no effect with --on=local:2"),
+        (["--pass-secret=a:B"], "--pass-secret has no effect without --on"),
         (["--exclude=node1"], "--exclude has no effect without --on"),
         (["--on=local:2", "--exclude=node1"], "--exclude has no effect with --on=local:2"),
         (["--on=local:2", "--node-python=node1=/a"], "--on=local:2 has no Python of single hosts"),

@@ -1,5 +1,6 @@
 """The agent as the child of an actor."""
 
+import os
 import signal
 import sys
 
@@ -41,3 +42,14 @@ def test_an_agent_that_is_stopped():
     while not (found := agent.read())[3]:
         pass
     assert found[2] == 128 + signal.SIGKILL
+
+
+def test_a_process_that_holds_the_streams_does_not_hold_up_the_end():
+    agent = AgentActor()
+    agent.start_process(["sh", "-c", "sleep 600 & echo $!; exit 3"])
+    out, is_over = b"", False
+    while not is_over:
+        more, _, code, is_over = agent.read()
+        out += more
+    os.kill(int(out), signal.SIGKILL)
+    assert code == 3

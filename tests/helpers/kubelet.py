@@ -77,7 +77,8 @@ class Pod:
     """A pod and its container.
 
     Args:
-        cluster: has `objects`, `images`, `lock`, `wait_for_list()` and `hosts_of(pod)`.
+        cluster: has `objects`, `images`, `root_images`, `lock`, `wait_for_list()` and
+            `hosts_of(pod)`.
         manifest: the pod as the API returns it; its status is updated.
         within: the command prefix of the pod's network.
         folder: the working folder of the container.
@@ -181,6 +182,13 @@ class Pod:
                     text = f"pull of {container['image']}: not found"
                     self.set_state("Pending", waiting={"reason": reason, "message": text})
                     self._is_stopping.wait(_PULL)
+                continue
+            forbids_root = self.manifest["spec"].get("securityContext", {}).get("runAsNonRoot")
+            if forbids_root and container["image"] in self.cluster.root_images:
+                text = "container has runAsNonRoot and image will run as root"
+                waiting = {"reason": "CreateContainerConfigError", "message": text}
+                self.set_state("Pending", waiting=waiting)
+                self._is_stopping.wait(_PULL)
                 continue
             try:
                 env = self._environment(container)

@@ -33,7 +33,8 @@ class FakeCluster:
     """
 
     namespaces = ("default", "team")
-    images = ("train:1",)
+    images = ("train:1", "root:1")
+    root_images = ("root:1",)  # those without a USER
 
     def __init__(self, folder, network=None):
         self.folder, self._network = folder, network
@@ -220,6 +221,7 @@ class FakeCluster:
                 "name": f"{name}-{index}-{secrets.token_hex(3)[:5]}",
                 "creationTimestamp": now(9),
                 "labels": {
+                    **job["spec"]["template"].get("metadata", {}).get("labels", {}),
                     **job["metadata"].get("labels", {}),
                     "batch.kubernetes.io/job-name": name,
                     "batch.kubernetes.io/controller-uid": uid,

@@ -15,6 +15,7 @@ from plaunch_job_store.frames import (
     OperationFailed,
     ProtocolError,
 )
+from plaunch_job_store.limits import MAX_FRAME
 
 OPERATIONS = [
     Operation(Code.SET, "a/b", b"v"),
@@ -67,7 +68,7 @@ def test_invalid_operations(body, message):
         frames.decode_operations(Fields(body))
 
 
-@pytest.mark.parametrize("length", [0, frames.MAX_FRAME + 1, (1 << 32) - 1])
+@pytest.mark.parametrize("length", [0, MAX_FRAME + 1, (1 << 32) - 1])
 def test_a_frame_of_an_invalid_length(length):
     buffer = FrameBuffer()
     buffer.feed(length.to_bytes(4, "big"))

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_job_store.frames import Code, Operation, OperationFailed
-from plaunch_job_store.table import MAX_WAITS, Session, StoreTable
+from plaunch_job_store.frames import TOO_LARGE, Code, Operation, OperationFailed, ProtocolError
+from plaunch_job_store.limits import (
+    ENTRY_OVERHEAD,
+    MAX_HELD,
+    MAX_KEPT_BYTES,
+    MAX_KEPT_RESULTS,
+    MAX_REPLY,
+    MAX_WAITS,
+)
+from plaunch_job_store.table import Session, StoreTable
 
 
 class Client:
@@ -26,12 +34,19 @@ class Client:
             self.number += 1
             number = self.number
         self.table.carry_out(self.session, number, operations)
+        while self.table.has_answers():
+            self.table.answer_one()
         return self.received.get(number)
 
 
 @pytest.fixture
 def table():
-    return StoreTable(max_bytes=4096)
+    return StoreTable(max_bytes=100_000)
+
+
+@pytest.fixture
+def large_table():
+    return StoreTable()
 
 
 @pytest.fixture
@@ -66,6 +81,32 @@ class TestRepeatedRequests:
         add = Operation(Code.ADD, "n", amount=1)
         assert client.send(add, number=1) == [1]
         assert other.send(add, number=1) == [2]
+
+    def test_one_whose_result_is_not_kept_is_refused(self, client):
+        add = Operation(Code.ADD, "n", amount=1)
+        for number in range(1, MAX_KEPT_RESULTS + 2):
+            client.send(add, number=number)
+        (result,) = client.send(add, number=1)
+        assert "carried out before" in result.reason
+        assert client.send(add, number=2) == [2]
+        assert client.send(get("n")) == [b"65"]
+
+    def test_kept_results_are_counted_and_limited(self, large_table):
+        client = Client(large_table)
+        value = b"x" * MAX_REPLY
+        client.send(Operation(Code.SET, "k", value))
+        before = large_table.size
+        for _ in range(MAX_KEPT_RESULTS):
+            assert client.send(Operation(Code.COMPARE_SET, "k", b"y")) == [value]
+        grown = large_table.size - before
+        assert MAX_REPLY < grown <= MAX_KEPT_BYTES
+        large_table.end(client.session, is_orderly=True)
+        assert large_table.size < before
+
+    def test_results_are_not_kept_in_a_full_store(self, table, client):
+        client.send(Operation(Code.SET, "k", b"x" * 90_000))
+        assert client.send(Operation(Code.COMPARE_SET, "k", b"y")) == [b"x" * 90_000]
+        assert table.size <= 100_000
 
 
 class TestWaits:
@@ -103,11 +144,57 @@ class TestWaits:
         assert client.received == {}
         assert client.send(Operation(Code.WAIT, "k"), number=1) == [b"1"]
 
-    def test_their_number_is_limited(self, client):
+    def test_their_number_is_limited(self, large_table):
+        client = Client(large_table)
         for _ in range(MAX_WAITS):
             assert client.send(Operation(Code.WAIT, "k")) is None
         (result,) = client.send(Operation(Code.WAIT, "k"))
         assert "more than" in result.reason
+
+    def test_one_number_is_one_wait(self, client):
+        client.send(Operation(Code.WAIT, "k"), number=1)
+        with pytest.raises(ProtocolError, match="two waits with the number 1"):
+            client.send(Operation(Code.WAIT, "l"), number=1)
+
+    def test_are_counted_until_they_are_answered(self, table, client, other):
+        before = table.size
+        client.send(Operation(Code.WAIT, "k"))
+        client.send(Operation(Code.WAIT, "l"))
+        assert table.size - before > 2 * ENTRY_OVERHEAD
+        table.cancel(client.session, 1)
+        table.detach(client.session)
+        assert table.size == before
+
+    def test_are_refused_by_a_full_store(self, client):
+        client.send(Operation(Code.SET, "k", b"x" * 98_500))
+        (result,) = client.send(Operation(Code.WAIT, "l" * 500))
+        assert "the store is full" in result.reason
+
+    def test_many_are_answered_one_by_one_before_the_next_request(self, table, client, other):
+        for _ in range(3):
+            client.send(Operation(Code.WAIT, "k"))
+        table.carry_out(other.session, 1, [Operation(Code.SET, "k", b"v")])
+        answered = []
+        while table.has_answers():
+            table.answer_one()
+            answered.append(len(client.received))
+        assert answered == [1, 2, 3]
+
+    def test_one_that_is_answered_next_cannot_be_cancelled(self, table, client, other):
+        client.send(Operation(Code.WAIT, "k"))
+        table.carry_out(other.session, 1, [Operation(Code.SET, "k", b"v")])
+        table.cancel(client.session, 1)
+        assert client.received == {}
+        table.answer_one()
+        assert client.received == {1: [b"v"]}
+
+    def test_one_that_is_answered_next_ends_with_its_connection(self, table, client, other):
+        client.send(Operation(Code.WAIT, "k"))
+        table.carry_out(other.session, 1, [Operation(Code.SET, "k", b"v")])
+        table.detach(client.session)
+        client.session.deliver = client.receive
+        table.answer_one()
+        assert client.received == {}
 
 
 class TestEndOfASession:
@@ -140,18 +227,48 @@ class TestEndOfASession:
 
 class TestLimits:
     def test_a_full_store_refuses_to_grow(self, client):
-        client.send(Operation(Code.SET, "k", b"x" * 3000))
-        (result,) = client.send(Operation(Code.SET, "l", b"x" * 3000))
+        client.send(Operation(Code.SET, "k", b"x" * 60_000))
+        (result,) = client.send(Operation(Code.SET, "l", b"x" * 60_000))
         assert isinstance(result, OperationFailed)
-        assert "the store is full: it holds 3129 of 4096 bytes" in result.reason
-        assert client.send(get("k"), get("l")) == [b"x" * 3000, None]
+        assert "the store is full: it holds 61033 of 100000 bytes" in result.reason
+        assert client.send(get("k"), get("l")) == [b"x" * 60_000, None]
 
     def test_smaller_values_and_deletions_make_room(self, client):
-        client.send(Operation(Code.SET, "k", b"x" * 3000))
+        client.send(Operation(Code.SET, "k", b"x" * 60_000))
         assert client.send(Operation(Code.SET, "k", b"x")) == [None]
-        assert client.send(Operation(Code.SET, "l", b"x" * 3000)) == [None]
+        assert client.send(Operation(Code.SET, "l", b"x" * 60_000)) == [None]
         client.send(Operation(Code.DELETE, "l"))
-        assert client.send(Operation(Code.SET, "m", b"x" * 3000)) == [None]
+        assert client.send(Operation(Code.SET, "m", b"x" * 60_000)) == [None]
+
+    def test_a_reply_has_as_many_values_as_fit(self, large_table):
+        client = Client(large_table)
+        half = b"x" * (MAX_REPLY // 2)
+        for key in "abc":
+            client.send(Operation(Code.SET, key, half))
+        too_large = OperationFailed(TOO_LARGE)
+        assert client.send(*map(get, "abcd")) == [half, half, too_large, None]
+
+    def test_what_cannot_be_returned_is_not_written(self, large_table):
+        client = Client(large_table)
+        half = b"x" * (MAX_REPLY // 2 + 1)
+        writes = [Operation(Code.COMPARE_SET, key, half) for key in "ab"]
+        assert client.send(*writes) == [half, OperationFailed(TOO_LARGE)]
+        assert client.send(get("b")) == [None]
+
+    def test_a_client_holds_few_keys(self, large_table):
+        client = Client(large_table)
+        for number in range(MAX_HELD):
+            assert client.send(Operation(Code.HOLD, f"k{number}", b"v")) == [None]
+        assert client.send(Operation(Code.HOLD, "k0", b"w")) == [None]
+        (result,) = client.send(Operation(Code.HOLD, "another", b"v"))
+        assert "more than" in result.reason
+        assert client.send(get("another")) == [None]
+
+    def test_refusals_do_not_format_large_values(self, large_table):
+        client = Client(large_table)
+        client.send(Operation(Code.SET, "k" * 1000, b"1" * 4_000_000))
+        results = client.send(*[Operation(Code.ADD, "k" * 1000, amount=1)] * 4096)
+        assert {len(result.reason) < 200 for result in results} == {True}
 
     def test_only_numbers_are_added_to(self, client):
         client.send(Operation(Code.SET, "k", b"text"))

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
 
 from plaunch.agent import notifications
-from plaunch.agent.worker import GroupInfo, describe_worker
+from plaunch.agent.worker import GroupInfo
 from plaunch.process.failure import first_failure
 from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind
@@ -63,7 +63,7 @@ class Notifier:
             group_world_size=-1 if group.group_world_size is None else group.group_world_size,
             master_addr=group.master_addr or "",
             master_port=group.master_port or 0,
-            workers=tuple(describe_worker(worker) for worker in group.workers),
+            workers=group.describe_workers(),
         )
 
     def notify(

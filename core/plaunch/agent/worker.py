@@ -179,6 +179,20 @@ class WorkerGroup:
         self.master_addr: str | None = None
         self.master_port: int | None = None
         self.state = WorkerState.INIT
+        # The workers and their ids, and the description made from them.
+        self._described: tuple[list[Worker], list[Any], tuple[WorkerInfo, ...]] = [], [], ()
+
+    def describe_workers(self) -> tuple[WorkerInfo, ...]:
+        """Return the public description of the workers: the same object until one has changed.
+
+        A launch keeps thousands of notifications, and each has it.
+        """
+        ids = [worker.id for worker in self.workers]
+        workers, known_ids, described = self._described
+        if workers is not self.workers or known_ids != ids:
+            described = tuple(map(describe_worker, self.workers))
+            self._described = self.workers, ids, described
+        return described
 
     @property
     def store(self) -> Store | None:

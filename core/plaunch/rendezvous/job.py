@@ -236,6 +236,7 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Announce that this node leaves, before it stops its workers; `leave` follows.
 
-        Otherwise the others would see connections break before they know why. If it `is_excluded`,
+        Otherwise the others would see connections break before they know why. The next round begins
+        after `leave`, because workers may save until then. If it `is_excluded`,
         because it is unhealthy, the job refuses all nodes of its host from now on.
         """

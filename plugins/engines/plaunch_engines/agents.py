@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.rendezvous import JobOutcome
+from plaunch.texts import printable
 
 from plaunch_engines import records
 from plaunch_engines.ending import AgentFailure, NodeFacts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from plaunch_engines.plan import JobPlan
 
 _LAST_LINES = 5
+_MAX_SHOWN = 500  # characters of such a line
 _STREAM_WAIT = 2.0  # seconds without output, after the exit of an agent whose streams stay open
 _BLOCK = 64 << 10  # bytes that are read at once: what a pipe holds
 _MAX_FAILURE = 1 << 20  # characters of a failure's text
@@ -158,7 +160,8 @@ class ConnectedNode:
         """Whether text is shown."""
         if self.state is AgentState.STARTING:  # it explains why the agent did not start
             if is_error:
-                self._last_lines += text.decode(errors="replace").splitlines()[-_LAST_LINES:]
+                lines = text.decode(errors="replace").splitlines()[-_LAST_LINES:]
+                self._last_lines += (printable(line.rstrip(), _MAX_SHOWN) for line in lines)
             return False
         if is_error:  # what ssh or srun write about the exit code adds nothing to the report
             return self.code is None

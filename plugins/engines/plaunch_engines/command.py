@@ -38,7 +38,7 @@ _ELASTIC = "c10d"
 _STATIC = "static"
 # Options that have an effect if this command starts the agents, and those that engines implement.
 _OF_DRIVER = {"node_python", "node_setup", "pass_env", "start_limit"}
-_OF_ENGINES = {"exclude"}
+_OF_ENGINES = {"exclude", "pass_secret"}
 
 
 def run_on_nodes(invocation: Invocation) -> int:

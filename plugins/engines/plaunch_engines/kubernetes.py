@@ -10,9 +10,17 @@ from plaunch.cli import STDERR, parse
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import UsageError
 
-from plaunch_engines.kubernetes_manifests import CONTAINER, KINDS, PodJob, containers
+from plaunch_engines.kubernetes_manifests import (
+    CONTAINER,
+    KINDS,
+    SHM,
+    TOKEN_KEY,
+    PodJob,
+    containers,
+)
 from plaunch_engines.kubernetes_template import Template, load_yaml
-from plaunch_engines.variables import TOKEN_VARIABLE, passed_environment
+from plaunch_engines.node_command import read_pythons
+from plaunch_engines.variables import NAME, TOKEN_VARIABLE, passed_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +38,13 @@ _NOT_IN_PODS = (
     "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE",
     "PLAUNCH_EXIT_CODE",
 )  # fmt: skip
+# Those that Kubernetes needs as they are, so that --pass-env must not set them.
+_REFUSED_IN_PODS = tuple(name for name in _NOT_IN_PODS if name != "PET_NPROC_PER_NODE")
+_AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?")
+_SECRET = re.compile(
+    r"(?:(?P<variable>[^=:]+)=)?(?P<name>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?):(?P<key>[\w.-]+)",
+    re.ASCII,
+)
 _RESOURCE = re.compile(r"([a-z0-9A-Z./_-]+)=([0-9][0-9.eE]*[A-Za-z]*)")
 
 
@@ -44,7 +59,7 @@ class KubernetesEngine:
     """
 
     has_own_files = True
-    used_options = ("node_python", "pass_env", "start_limit")
+    used_options = ("exclude", "node_python", "pass_env", "pass_secret", "start_limit")
 
     def __init__(self, request: EngineRequest) -> None:
         self._mode = request.where or "apply"
@@ -59,10 +74,21 @@ class KubernetesEngine:
                 "--spares: Kubernetes replaces pods itself; use --nnodes=MIN:MAX to continue with "
                 "fewer of them meanwhile"
             )
+        self._exclude = request.exclude
         self._name, self._max_nodes = request.job, request.max_nodes
         self._min_nodes = request.min_nodes or request.max_nodes
         self._options = request.options
         self._kind = str(self._options["kubernetes_kind"])
+        if self._kind == "trainjob" and self._options.get("kubernetes_shm"):
+            raise UsageError(
+                "--kubernetes-shm: the runtime of a TrainJob has its volumes; write one in the "
+                "template (spec.runtimePatches)"
+            )
+        if self._kind == "trainjob" and self._exclude:
+            raise UsageError(
+                "--exclude: the runtime of a TrainJob decides where its pods run; write a "
+                "nodeAffinity in the template (spec.runtimePatches)"
+            )
         if self._kind == "trainjob" and request.min_nodes != request.max_nodes:
             raise UsageError(
                 f"--nnodes={request.min_nodes}:{request.max_nodes}: a TrainJob has a fixed number "
@@ -77,7 +103,10 @@ class KubernetesEngine:
             manifests = Template(path).apply(manifests)
         _check_image(manifests[-1])
         if self._mode == "print":
-            show(load_yaml().safe_dump_all(manifests, sort_keys=False).rstrip())
+            printed = [each for each in manifests if each["kind"] != "Secret"]
+            show(load_yaml().safe_dump_all(printed, sort_keys=False).rstrip())
+            if len(printed) < len(manifests):
+                STDERR.say(_describe_token(manifests[0]), "INFO")
             return 0
         from plaunch_engines.kubernetes_client import Cluster
         from plaunch_engines.kubernetes_job import SubmittedJob
@@ -98,14 +127,17 @@ class KubernetesEngine:
 
     def _job(self, arguments: Sequence[str]) -> PodJob:
         options = self._options
-        patterns = [name for text in options["pass_env"] for name in text.split(",") if name]
-        env = passed_environment(os.environ, patterns, usual=_USUAL)
+        env = passed_environment(
+            os.environ, options["pass_env"], usual=_USUAL, refused=_REFUSED_IN_PODS
+        )
+        secrets = read_secrets(options["pass_secret"])
         token = env.pop(TOKEN_VARIABLE)
         if "PET_NPROC_PER_NODE" in env:
             arguments = [f"--nproc-per-node={env['PET_NPROC_PER_NODE']}", *arguments]
-        env = {name: value for name, value in env.items() if name not in _NOT_IN_PODS}
+        not_passed = {*_NOT_IN_PODS, *secrets}
+        env = {name: value for name, value in env.items() if name not in not_passed}
         timeout = parse(arguments, env).shutdown_timeout
-        python = options.get("node_python")
+        python, _ = read_pythons(options["node_python"])
         return PodJob(
             name=self._name,
             kind=self._kind,
@@ -114,12 +146,59 @@ class KubernetesEngine:
             command=[python, "-m", "plaunch"] if python else ["plaunch"],
             arguments=arguments,
             env=env,
-            token=token,
+            secrets=secrets,
+            token="" if TOKEN_VARIABLE in secrets else token,
             min_nodes=self._min_nodes,
             max_nodes=self._max_nodes,
             resources=_resources(options.get("kubernetes_resources") or ""),
+            exclude=self._exclude,
+            shm=_amount(options.get("kubernetes_shm") or SHM, "--kubernetes-shm"),
             shutdown_timeout=SHUTDOWN_TIMEOUT if timeout is None else timeout,
         )
+
+
+def read_secrets(texts: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Read the values of `--pass-secret`: the name and the key of a Secret, by variable.
+
+    Raises:
+        UsageError: one is invalid, or a variable is named twice.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for text in texts:
+        match = _SECRET.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"--pass-secret: {text!r} is not VARIABLE=NAME:KEY, such as WANDB_API_KEY=wandb:key"
+            )
+        variable = match["variable"] or match["key"]
+        if not NAME.fullmatch(variable):
+            raise UsageError(
+                f"--pass-secret={text}: {variable!r} is not the name of a variable; write "
+                f"VARIABLE={text}"
+            )
+        if variable in found or variable in _NOT_IN_PODS:
+            why = "set twice" if variable in found else "set for each pod by plaunch"
+            raise UsageError(f"--pass-secret={text}: {variable} is {why}; leave this out")
+        found[variable] = match["name"], match["key"]
+    return found
+
+
+def _describe_token(secret: Manifest) -> str:
+    """Return which Secret a printed job needs, and the command that creates it."""
+    metadata = secret["metadata"]
+    where = f" --namespace={metadata['namespace']}" if metadata.get("namespace") else ""
+    value = f"${TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else "$(openssl rand -hex 32)"
+    return (
+        f"before you apply this, create its Secret, which is not printed: kubectl create secret "
+        f'generic {metadata["name"]}{where} --from-literal={TOKEN_KEY}="{value}"'
+    )
+
+
+def _amount(text: str, option: str) -> str:
+    """Check an amount of bytes."""
+    if not _AMOUNT.fullmatch(text):
+        raise UsageError(f"{option}: {text!r} is not an amount of memory, such as 64Gi")
+    return text
 
 
 def _resources(text: str) -> Mapping[str, str]:

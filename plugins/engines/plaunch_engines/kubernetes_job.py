@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _INTERVAL = 1.0  # seconds between two requests for the status
 _MOST_PODS = 100  # that are listed in this interval; with more, it is longer
-_LOGS_WAIT = 15.0  # seconds for the last lines
+_LOGS_WAIT = 15.0  # seconds without a line at the end
 _DELETE_WAIT = 30.0  # seconds for pods to be gone, after their grace
 _DELETE_INTERVAL = 0.5  # seconds between two requests for what is left
 _NO_PODS = 5.0  # seconds without enough pods, after which warnings are looked up

@@ -42,6 +42,7 @@ class PodLogs:
         cluster: the cluster.
         show: prints a line on standard output.
         say: writes a message.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -49,12 +50,15 @@ class PodLogs:
         cluster: Cluster,
         show: Callable[[str], None],
         say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._say = say
         self._show = show
+        self._clock = clock
         self._lock = threading.Lock()
         self._has_reader = True
+        self._shown_at = 0.0
         self._logs: dict[str, _PodLog] = {}
 
     def follow(self, pod: str, node: str) -> None:
@@ -68,13 +72,20 @@ class PodLogs:
             self._logs[pod].ended.set()
 
     def finish(self, seconds: float) -> bool:
-        """Wait for what has been written until now; return whether all of it was shown."""
-        until = time.monotonic() + seconds
+        """Wait for what has been written until now; return whether all of it was shown.
+
+        Args:
+            seconds: without a line, after which it gives up.
+        """
         for log in self._logs.values():
             log.ended.set()
-        for log in self._logs.values():
-            log.thread.join(max(until - time.monotonic(), 0))
-        return not any(log.thread.is_alive() for log in self._logs.values())
+        self._shown_at = self._clock()
+        while alive := [log for log in self._logs.values() if log.thread.is_alive()]:
+            left = self._shown_at + seconds - self._clock()
+            if left <= 0:
+                return False
+            alive[0].thread.join(left)
+        return True
 
     def show_status(self, text: str) -> None:
         """Show a status line, unless a line of a pod is being written; empty to erase it."""
@@ -94,6 +105,7 @@ class PodLogs:
                     self._show(f"[{node}] {line.decode(errors='replace')}")
                 except PlaunchError:  # standard output is closed; the job continues
                     self._has_reader = False
+                self._shown_at = self._clock()
 
         return write
 

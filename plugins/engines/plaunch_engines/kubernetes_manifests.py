@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     Manifest = dict[str, Any]
 
+_HOST = "kubernetes.io/hostname"
+_INSTANCE = "app.kubernetes.io/instance"
 CONTAINER = "node"  # also the name of JobSet's replicated job; those of Kubeflow's runtimes
-_TOKEN_KEY = "token"  # noqa: S105 - in the Secret
+TOKEN_KEY = "token"  # noqa: S105 - in the Secret
+SHM = "64Gi"  # the default limit of /dev/shm, without which it is half of the machine's memory
 _KEPT = 3600  # seconds that a finished job stays, for kubectl
 _GRACE = 30  # seconds for an agent to end after its workers
 _MAX_GRACE = 7 * 86400  # seconds, for agents that never kill their workers
@@ -102,7 +105,10 @@ class PodJob:
         command: the program of the pods.
         arguments: its arguments.
         env: variables of the pods, without the token.
-        token: the token of the job.
+        secrets: the name and the key of a Secret for each variable that has its value from there.
+        token: the token of the job; empty if `secrets` has it.
+        shm: the limit of /dev/shm.
+        exclude: the names of machines that are not used.
         min_nodes: the smallest number of pods with which the job runs.
         max_nodes: the number of pods.
         resources: resources of each pod, by name.
@@ -119,13 +125,16 @@ class PodJob:
     image: str = ""
     command: Sequence[str] = ("plaunch",)
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shm: str = SHM
+    exclude: Sequence[str] = ()
     resources: Mapping[str, str] = field(default_factory=dict)
     shutdown_timeout: float = SHUTDOWN_TIMEOUT
 
     def manifests(self) -> list[Manifest]:
         """Return what is to be created; the last one is the job."""
         created = {"job": self._job, "jobset": self._job_set, "trainjob": self._train_job}
-        first = [self._secret()]
+        first = [self._secret()] if self.token else []
         if self.kind == "job":  # the others create it
             first.append(self._service())
         return [*first, created[self.kind]()]
@@ -134,10 +143,18 @@ class PodJob:
         metadata: Manifest = {"name": self.name}
         if self.namespace:
             metadata["namespace"] = self.namespace
+        metadata["labels"] = self._labels()
         return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}
 
+    def _labels(self) -> Manifest:
+        return {
+            "app.kubernetes.io/name": "plaunch",
+            _INSTANCE: self.name,
+            "app.kubernetes.io/managed-by": "plaunch",
+        }
+
     def _secret(self) -> Manifest:
-        return self._object("Secret", "v1", type="Opaque", stringData={_TOKEN_KEY: self.token})
+        return self._object("Secret", "v1", type="Opaque", stringData={TOKEN_KEY: self.token})
 
     def _service(self) -> Manifest:
         selector = {"batch.kubernetes.io/job-name": self.name}
@@ -154,7 +171,8 @@ class PodJob:
 
     def _job_set(self) -> Manifest:
         kind = KINDS["jobset"]
-        job = {"name": CONTAINER, "replicas": 1, "template": {"spec": self._job_spec()}}
+        template = {"metadata": {"labels": self._labels()}, "spec": self._job_spec()}
+        job = {"name": CONTAINER, "replicas": 1, "template": template}
         network = {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
         return self._object(
             kind.kind,
@@ -207,7 +225,10 @@ class PodJob:
                     },
                 ]
             },
-            "template": {"spec": {**pod, **self._pod_spec()}},
+            "template": {
+                "metadata": {"labels": self._labels()},
+                "spec": {**pod, **self._pod_spec()},
+            },
         }
 
     def _pod_spec(self) -> Manifest:
@@ -215,14 +236,40 @@ class PodJob:
         seconds = min(self.shutdown_timeout + _GRACE, _MAX_GRACE)
         if self.resources:
             container["resources"] = self._resources()
+        container["securityContext"] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
         container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
         return {
             "restartPolicy": "Never",
+            # A job needs nothing of the API, and the rest is what restricted namespaces require.
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            # Each on a machine of its own, if there are enough.
+            "topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": _HOST,
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": {_INSTANCE: self.name}},
+                }
+            ],
             "terminationGracePeriodSeconds": math.ceil(seconds),
+            **({"affinity": self._affinity()} if self.exclude else {}),
             "containers": [container],
             # The default of 64 MiB is too small for data loaders.
-            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": self.shm}}],
         }
+
+    def _affinity(self) -> Manifest:
+        excluded = {"key": _HOST, "operator": "NotIn", "values": [*self.exclude]}
+        terms = [{"matchExpressions": [excluded]}]
+        required = {"nodeSelectorTerms": terms}
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
     def _program(self) -> Manifest:
         env: list[Manifest] = [
@@ -232,8 +279,12 @@ class PodJob:
             label = "metadata.labels['batch.kubernetes.io/controller-uid']"
             source: Manifest = {"fieldRef": {"fieldPath": label}}
             env.append({"name": "PET_RDZV_ID", "valueFrom": source})
-        source = {"secretKeyRef": {"name": self.name, "key": _TOKEN_KEY}}
-        env.append({"name": TOKEN_VARIABLE, "valueFrom": source})
+        secrets = dict(self.secrets)
+        if self.token:
+            secrets[TOKEN_VARIABLE] = self.name, TOKEN_KEY
+        for variable, (name, key) in sorted(secrets.items()):
+            source = {"secretKeyRef": {"name": name, "key": key}}
+            env.append({"name": variable, "valueFrom": source})
         return {
             **({"image": self.image} if self.image else {}),
             "command": [escape(word) for word in self.command],

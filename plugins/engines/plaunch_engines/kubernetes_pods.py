@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from plaunch_engines.kubernetes_manifests import Manifest
 
 # Reasons for which a container does not start, unless something changes.
+# The kubelet refuses what the manifest forbids.
+_ROOT_HINT = (
+    "build the image with a USER that has a number, or set runAsUser in the securityContext of a "
+    "template"
+)
 _BAD_REASONS = {
     "CreateContainerConfigError", "CreateContainerError", "CrashLoopBackOff", "ErrImageNeverPull",
     "ErrImagePull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName",
@@ -193,7 +198,8 @@ def _problem(status: Manifest) -> str:
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _BAD_REASONS:
-            return _join(waiting)
+            text = _join(waiting)
+            return f"{text}; {_ROOT_HINT}" if "runAsNonRoot" in text else text
     return ""
 
 

@@ -36,6 +36,14 @@ OPTIONS = (
         fill=_UNUSED,
     ),
     Option(
+        ("--pass-secret",),
+        "with --on=kubernetes: a variable whose value is that of a key of a Secret; the key is the "
+        "name of the variable if that is not given; may be repeated",
+        metavar="[VARIABLE=]NAME:KEY",
+        is_repeated=True,
+        fill=_UNUSED,
+    ),
+    Option(
         ("--node-python",),
         "with --on: the Python of the agents on their nodes (default: this one); with --on=ssh, "
         "also that of some hosts, as in node[5-8]=/opt/python; may be repeated",
@@ -53,8 +61,8 @@ OPTIONS = (
     ),
     Option(
         ("--exclude",),
-        "with --on=ssh, slurm or ray: hosts that are not used, such as node[3,7-9]; may be "
-        "repeated",
+        "with --on=ssh, slurm, ray or kubernetes: hosts that are not used, such as node[3,7-9]; "
+        "may be repeated",
         metavar="HOSTS",
         is_repeated=True,
         is_shared=True,
@@ -126,6 +134,13 @@ OPTIONS = (
         ("--kubernetes-resources",),
         "with --on=kubernetes: resources of each pod, such as nvidia.com/gpu=8,memory=512Gi",
         metavar="NAME=AMOUNT,...",
+        fill=_UNUSED,
+    ),
+    Option(
+        ("--kubernetes-shm",),
+        "with --on=kubernetes: the limit of /dev/shm in each pod, as part of its memory "
+        "(default: 64Gi)",
+        metavar="AMOUNT",
         fill=_UNUSED,
     ),
     Option(

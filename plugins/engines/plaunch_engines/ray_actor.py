@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # Ray keeps results up to 100 KiB out of its object store; there are two streams.
 _MAX_READ = 32 << 10  # bytes
+_STREAM_WAIT = (
+    2000  # milliseconds without output, after the exit of an agent whose streams are open
+)
 # What Ray sets in its workers, and what must not reach other programs: threads are limited to the
 # CPUs that are reserved, and breakpoint() waits for a connection.
 _RAYS_VARIABLES = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")
@@ -68,14 +71,18 @@ class AgentActor:
 
         Returns:
             What it has written to standard output and standard error, its exit code (128+n for
-            signal n, None while it runs), and whether this was all.
+            signal n, None while it runs), and whether this was all: another process may hold the
+            streams open, so it is if nothing follows for a while.
         """
         poller = select.poll()
         for fd in self._open:
             poller.register(fd, select.POLLIN)
-        if self._process.returncode is None:
+        has_ended = self._process.returncode is not None
+        if not has_ended:
             poller.register(self._pidfd, select.POLLIN)
-        ready = {fd for fd, _ in poller.poll()}
+        ready = {fd for fd, _ in poller.poll(_STREAM_WAIT if has_ended else None)}
+        if has_ended and not ready:
+            self._open.clear()
         parts = []
         for fd in self._streams:
             data = b""

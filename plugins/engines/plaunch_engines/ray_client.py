@@ -202,8 +202,6 @@ class RayClient:
             out, err, code, is_over = await read
             await agent.write(agent.fds[1], out)
             await agent.write(agent.fds[2], err)
-            if code is not None:
-                self._send(index=agent.index, code=code)
         return int(code or 0)
 
     async def _forward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import select
 import socket
 import struct
 import threading
@@ -14,7 +15,7 @@ from plaunch.errors import RendezvousConnectionError, RendezvousError
 
 from plaunch_job_store import frames
 from plaunch_job_store.client_greeting import ClientGreeting, StoreRefusedError
-from plaunch_job_store.connection import SILENCE_TIMEOUT, keep_alive
+from plaunch_job_store.connection import keep_alive
 from plaunch_job_store.frames import (
     Code,
     FrameBuffer,
@@ -22,7 +23,9 @@ from plaunch_job_store.frames import (
     Operation,
     ProtocolError,
 )
+from plaunch_job_store.limits import SILENCE_TIMEOUT
 from plaunch_job_store.other_programs import is_tcp_store
+from plaunch_job_store.store_request import StoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,39 +38,6 @@ _RECONNECT_PAUSE = 0.02  # seconds between two attempts
 _GOODBYE_TIMEOUT = 1.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds for the first connection and its greeting
 _READ_SIZE = 256 << 10
-
-
-class _Request:
-    """A request without a reply yet."""
-
-    def __init__(self, owner: object, data: bytes, *, may_repeat: bool) -> None:
-        self.owner = owner
-        self.data = data
-        self.may_repeat = may_repeat  # also in another session
-        self.is_answered = False
-        self.results: list[Result] = []
-        self.error = ""
-        self._is_pending = threading.Lock()  # cheaper than an Event, which has two
-        self._is_pending.acquire()
-
-    def answer(self, results: list[Result]) -> None:
-        """Let the caller return `results`."""
-        self.results = results
-        self._finish()
-
-    def fail(self, error: str) -> None:
-        """Let the caller raise `error`."""
-        self.error = error
-        self._finish()
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for the answer; False if there is none within `timeout` seconds."""
-        return self.is_answered or self._is_pending.acquire(timeout=timeout)
-
-    def _finish(self) -> None:
-        self.is_answered = True
-        with contextlib.suppress(RuntimeError):  # another thread was faster
-            self._is_pending.release()
 
 
 class StoreClient:
@@ -112,9 +82,11 @@ class StoreClient:
         self._on_loss = on_loss
         self._clock = clock
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()  # of the requests
-        self._send_lock = threading.Lock()  # of what is written to the socket
-        self._pending: dict[int, _Request] = {}
+        # Of the socket, and what is written to it. Whoever has it may take the other lock.
+        self._send_lock = threading.Lock()
+        self._lock = threading.Lock()  # of what follows
+        self._pending: set[StoreRequest] = set()
+        self._sent: dict[int, StoreRequest] = {}  # those of them that have a number
         self._is_closed = False
         self._problem = ""  # why it is broken
         self.session = b""
@@ -131,8 +103,7 @@ class StoreClient:
             ) from error
         except (OSError, ProtocolError) as error:
             self._refuse_tcp_store()
-            reason = getattr(error, "strerror", None) or error
-            raise RendezvousConnectionError(self._describe(str(reason))) from error
+            raise RendezvousConnectionError(self._describe(_text_of(error))) from error
         self._thread = threading.Thread(target=self._run, name="plaunch-store", daemon=True)
         self._thread.start()
 
@@ -160,14 +131,17 @@ class StoreClient:
                 return
             self._is_closed = True
         self._fail_all("the connection is closed")
-        # A thread that cannot send, because the server does not read, has the lock.
+        # A thread that cannot send, because the server does not read, has the lock. Nothing is sent
+        # after the goodbye, as all requests have failed.
         if self._send_lock.acquire(timeout=_GOODBYE_TIMEOUT):
-            with contextlib.suppress(OSError):
-                self._sock.send(frames.frame(MessageKind.BYE), socket.MSG_DONTWAIT)
+            self._say_goodbye()
             self._send_lock.release()
         self._hang_up()
-        self._thread.join(_GOODBYE_TIMEOUT)
-        self._sock.close()
+        self._thread.join(_GOODBYE_TIMEOUT)  # it closes the socket
+
+    def _say_goodbye(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.send(frames.frame(MessageKind.BYE), socket.MSG_DONTWAIT)
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
@@ -192,28 +166,29 @@ class StoreClient:
             RendezvousConnectionError: there is no reply in time; the operations may have been
                 carried out.
         """
-        may_repeat = all(item.code in (Code.GET, Code.WAIT) for item in operations)
-        number = next(self._numbers)
-        data = frames.frame(
-            MessageKind.REQUEST, frames.u64(number), frames.encode_operations(operations)
+        frames.check_operations(operations)
+        request = StoreRequest(
+            owner,
+            frames.encode_operations(operations),
+            may_repeat=all(item.code in (Code.GET, Code.WAIT) for item in operations),
         )
-        request = _Request(owner, data, may_repeat=may_repeat)
         with self._lock:
             if self.is_broken:
                 raise RendezvousConnectionError(
                     f"the connection to the rendezvous store at {self.endpoint} is closed"
                     + (f": {self._problem}" if self._problem else "")
                 )
-            self._pending[number] = request
+            self._pending.add(request)
         try:
-            self._send(request.data)
+            self._send(request)
             if wait is not None and not request.wait(wait):
-                self._send(frames.frame(MessageKind.CANCEL, frames.u64(number)))
+                self._cancel(request)
             if not request.wait(self.request_timeout):
                 request.error = f"no reply within {self.request_timeout:g} s"
         finally:
             with self._lock:
-                self._pending.pop(number, None)
+                self._pending.discard(request)
+                self._sent.pop(request.number, None)
         if request.error:
             raise RendezvousConnectionError(
                 f"the rendezvous store at {self.endpoint}: {request.error}"
@@ -223,95 +198,154 @@ class StoreClient:
     def fail(self, owner: object) -> None:
         """End the calls of `owner`; connect again if one of them had no reply."""
         with self._lock:
-            own = [request for request in self._pending.values() if request.owner is owner]
+            own = [request for request in self._pending if request.owner is owner]
         for request in own:
             request.fail("the connection is closed")
-        if any(not request.may_repeat for request in own):
+        if any(not (request.may_repeat and request.is_sent) for request in own):
             self._hang_up()  # and connect again
 
-    def _send(self, data: bytes) -> None:
-        """Send a frame; after an error, the reader connects again and sends it again."""
+    def _send(self, request: StoreRequest) -> None:
+        """Send a request under the next number."""
         with self._send_lock:
-            try:
-                self._sock.sendall(data)
-            except OSError:
-                self._hang_up()
+            if request.is_answered:
+                return  # it has failed while another thread was sending
+            request.number = next(self._numbers)
+            with self._lock:
+                self._sent[request.number] = request
+            self._write(request.encode())
+            request.is_sent = True
+
+    def _cancel(self, request: StoreRequest) -> None:
+        """Let the server answer a wait now, also if it must be sent again first."""
+        with self._send_lock:
+            if not request.is_answered:
+                request.is_cancelled = True
+                self._write(frames.frame(MessageKind.CANCEL, frames.u64(request.number)))
+
+    def _write(self, data: bytes) -> None:
+        """Send data; after an error, the reader connects again and repeats the requests."""
+        try:
+            self._sock.sendall(data)
+        except OSError:
+            self._hang_up()
 
     def _fail_all(self, reason: str) -> None:
         with self._lock:
-            pending, self._pending = list(self._pending.values()), {}
+            pending = list(self._pending)
         for request in pending:
             request.fail(reason)
 
     # --- the reader's thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
+        problem = "its thread has ended"
+        try:
+            self._receive_all()
+        except (OSError, ProtocolError, RendezvousError) as error:
+            problem = _text_of(error)
+        finally:
+            with self._lock:
+                self._problem = problem
+            self._hang_up()  # wakes a thread that sends
+            with self._send_lock:
+                self._sock.close()
+            self._fail_all(problem)
+        if not self._is_closed:
+            self._on_loss()
+
+    def _receive_all(self) -> None:
+        """Receive replies until `close`; connect again whenever the connection breaks."""
+        sock, former = self._sock, self.session
         while True:
             try:
+                if sock is not self._sock:
+                    self._resume(sock, former)
                 self._read()
-            except (OSError, ProtocolError) as error:
-                problem: BaseException = error
-            if self._is_closed:
-                return
-            try:
-                self._reconnect()
-            except (OSError, ProtocolError, RendezvousError) as error:
-                problem = error
-                break
-        with self._lock:
-            self._problem = str(getattr(problem, "strerror", None) or problem)
-        self._sock.close()
-        self._fail_all(self._problem)
-        self._on_loss()
+            except OSError:
+                if self._is_closed:
+                    return
+            former = self.session
+            sock = self._reconnect()
 
     def _read(self) -> None:
         """Receive replies until the connection ends."""
         while True:
-            for kind, fields in self._received.frames():
-                if kind is MessageKind.REFUSED:
-                    raise ProtocolError(f"the server has ended the connection: {fields.text()}")
-                if kind is MessageKind.LOST:
-                    fields.end()
-                    self._on_loss()
-                    continue
-                if kind is not MessageKind.REPLY:
-                    raise ProtocolError(f"a server does not send {kind.name}")
-                number = fields.u64()
-                with self._lock:
-                    request = self._pending.get(number)
-                if request is not None:  # else the caller has given up
-                    request.answer(frames.decode_results(fields))
-            data = self._sock.recv(_READ_SIZE)
-            if not data:
-                raise ConnectionResetError("the server has closed the connection")
-            self._received.feed(data)
+            self._take_frames()
+            self._receive()
 
-    def _reconnect(self) -> None:
+    def _receive(self) -> None:
+        data = self._sock.recv(_READ_SIZE)
+        if not data:
+            raise ConnectionResetError("the server has closed the connection")
+        self._received.feed(data)
+
+    def _take_frames(self) -> None:
+        for kind, fields in self._received.frames():
+            if kind is MessageKind.REFUSED:
+                raise ProtocolError(f"the server has ended the connection: {fields.text()}")
+            if kind is MessageKind.LOST:
+                fields.end()
+                self._on_loss()
+                continue
+            if kind is not MessageKind.REPLY:
+                raise ProtocolError(f"a server does not send {kind.name}")
+            number = fields.u64()
+            with self._lock:
+                request = self._sent.get(number)
+            if request is not None:  # else the caller has given up
+                request.answer(frames.decode_results(fields))
+
+    def _reconnect(self) -> socket.socket:
         deadline = self._clock() + RECONNECT_TIMEOUT
-        former = self.session
         while True:
             try:
-                sock = self._open(max(deadline - self._clock(), _RECONNECT_PAUSE))
-                break
+                return self._open(max(deadline - self._clock(), _RECONNECT_PAUSE))
             except (OSError, ProtocolError, RendezvousConnectionError):
                 if self._is_closed or self._clock() >= deadline:
                     raise
                 time.sleep(_RECONNECT_PAUSE)
-        with self._send_lock:
-            self._sock.close()
-            self._sock = sock
-            is_resumed = self.session == former
-            with self._lock:
-                pending = dict(self._pending)
-            for _, request in sorted(pending.items()):
-                if not (is_resumed or request.may_repeat):
-                    request.fail("the connection was lost, and the session has ended")
-                elif not request.is_answered:
-                    sock.sendall(request.data)
-        if self._is_closed:
-            self._hang_up()
-        if not is_resumed:
-            self._on_loss()
+
+    def _resume(self, sock: socket.socket, former: bytes) -> None:
+        """Use a new connection, and send what has no reply again.
+
+        In another session than the `former` one, requests that write something fail.
+        """
+        is_resumed = self.session == former
+        self._hang_up()  # wakes a thread that sends
+        try:
+            with self._send_lock:
+                self._sock.close()
+                self._sock = sock
+                if self._is_closed:
+                    self._say_goodbye()
+                    raise ConnectionAbortedError("the connection is closed")
+                with self._lock:
+                    sent = sorted(self._sent.items())
+                repeated = []
+                for _, request in sent:
+                    if not (is_resumed or request.may_repeat):
+                        request.fail("the connection was lost, and the session has ended")
+                    elif not request.is_answered:
+                        repeated.append(request.encode())
+                self._repeat(b"".join(repeated))
+        finally:
+            if not is_resumed:
+                self._on_loss()
+
+    def _repeat(self, data: bytes) -> None:
+        """Send requests again. Replies are read meanwhile: the server awaits that."""
+        rest = memoryview(data)
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN | select.POLLOUT)
+        while rest:
+            events = poller.poll(self.request_timeout * 1000)
+            if not events:
+                raise TimeoutError("the server does not read")
+            if events[0][1] & ~select.POLLOUT:
+                self._receive()
+                self._take_frames()
+            if events[0][1] & select.POLLOUT:
+                rest = rest[self._sock.send(rest, socket.MSG_DONTWAIT) :]
 
     def _open(self, timeout: float) -> socket.socket:
         """Connect, greet, and take the session that the server gives."""
@@ -332,3 +366,7 @@ class StoreClient:
             sock.close()
             raise
         return sock
+
+
+def _text_of(error: BaseException) -> str:
+    return str(getattr(error, "strerror", None) or error)

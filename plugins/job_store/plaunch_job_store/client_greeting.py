@@ -12,6 +12,7 @@ from plaunch.texts import printable
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
 from plaunch_job_store.frames import FrameBuffer, MessageKind, ProtocolError
+from plaunch_job_store.limits import MAX_GREETING
 from plaunch_job_store.other_programs import recognise
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class ClientGreeting:
                     raise ProtocolError(f"{kind.name} instead of {expected.name}")
                 return fields
             self._sock.settimeout(max(self._deadline - self._clock(), 0.01))
-            data = self._sock.recv(frames.MAX_GREETING)
+            data = self._sock.recv(MAX_GREETING)
             if not data:
                 raise ProtocolError("the server closes the connection without an answer")
             self.received.feed(data)

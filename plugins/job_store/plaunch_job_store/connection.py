@@ -8,15 +8,18 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch_job_store import frames
-from plaunch_job_store.frames import TOO_LARGE, FrameBuffer, MessageKind, OperationFailed
+from plaunch_job_store.frames import FrameBuffer, MessageKind
+from plaunch_job_store.limits import MAX_BACKLOG, MAX_GREETING
 
 if TYPE_CHECKING:
     from plaunch_job_store.frames import Result
     from plaunch_job_store.table import Session
 
-SILENCE_TIMEOUT = 5.0  # seconds after which the kernel gives up a peer that does not answer
-MAX_BACKLOG = 16 << 20  # bytes that a client has not read yet
-MAX_REPLY = frames.MAX_FRAME // 2  # bytes of values
+_READ_SIZE = 256 << 10  # bytes per turn
+
+
+class EndConnectionError(Exception):
+    """The server ends a connection without another word to the client."""
 
 
 def keep_alive(sock: socket.socket, timeout: float) -> None:
@@ -33,35 +36,65 @@ def keep_alive(sock: socket.socket, timeout: float) -> None:
 
 
 class ClientConnection:
-    """One client. It greets within `GREETING_TIMEOUT`, and has a session from then on."""
+    """One client. It greets within `GREETING_TIMEOUT`, and has a session from then on.
 
-    def __init__(self, sock: socket.socket, deadline: float, peer: str = "") -> None:
+    Args:
+        sock: the socket; it does not block.
+        peer: the address of the other end.
+        deadline: when it is closed, unless the client has greeted.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, deadline: float) -> None:
         self.sock = sock
-        self.peer = peer  # the address of the other end
-        self.received = FrameBuffer(frames.MAX_GREETING)
+        self.peer = peer
+        self.received = FrameBuffer(MAX_GREETING)
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
-        self.deadline = deadline  # of the greeting
+        self.counted_bytes = 0  # of `buffered_bytes`, by the server
+        self.deadline = deadline
         self.client_nonce = b""
         self.server_nonce = b""
         self.resumes = b""  # the session that it wants to resume
         self.session: Session | None = None
         self.is_refused = False  # the reason is sent, and nothing that it sends is read
+        self.is_loss_due = False  # LOST is to be sent
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server has closed it."""
+        return self.sock.fileno() < 0
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the next request may be carried out: the client has read the last reply."""
+        return not (self.is_closed or self.is_refused or self.unsent)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of requests and replies on their way."""
+        return len(self.received) + self.unsent_bytes
+
+    def receive(self) -> bool:
+        """Read what the client has sent; False if it sends nothing more."""
+        data = self.sock.recv(_READ_SIZE if self.session is not None else 2 * MAX_GREETING)
+        if data and not self.is_refused:
+            self.received.feed(data)
+        return bool(data)
 
     def reply(self, number: int, results: list[Result]) -> None:
-        """Send the results of a request; of a client that reads nothing, end the connection."""
-        if self.unsent_bytes > MAX_BACKLOG:
-            with contextlib.suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)
-            return
-        if sum(len(result) for result in results if isinstance(result, bytes)) > MAX_REPLY:
-            results = [OperationFailed(TOO_LARGE)] * len(results)
+        """Send the results of a request."""
         self.send(
             frames.frame(MessageKind.REPLY, frames.u64(number), frames.encode_results(results))
         )
 
     def send(self, data: bytes) -> None:
-        """Send `data`, as far as the client reads it; keep the rest."""
+        """Send `data`, as far as the client reads it; keep the rest.
+
+        Raises:
+            EndConnectionError: the client has not read too much already.
+        """
+        if self.unsent_bytes + len(data) > MAX_BACKLOG:
+            raise EndConnectionError(f"the node has not read {self.unsent_bytes} bytes of replies")
         if not self.unsent:
             with contextlib.suppress(OSError):  # the next read reports it
                 data = data[self.sock.send(data) :]

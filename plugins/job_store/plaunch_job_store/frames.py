@@ -10,6 +10,8 @@ import enum
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch_job_store.limits import MAX_FRAME, MAX_KEY, MAX_OPERATIONS, MAX_VALUE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -17,11 +19,6 @@ MAGIC = b"plaunch store"
 VERSION = 1  # of the protocol; the highest that this program speaks
 OLDEST_VERSION = 1
 
-MAX_KEY = 1024  # bytes
-MAX_VALUE = 4 << 20  # bytes
-MAX_OPERATIONS = 4096  # in one frame
-MAX_FRAME = 8 << 20  # bytes
-MAX_GREETING = 256  # bytes of a frame before the client is authenticated
 TOO_LARGE = "the values are too many for one reply"  # the client asks for fewer
 NONCE_SIZE = 32
 SESSION_SIZE = 16
@@ -32,6 +29,7 @@ _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _I64 = struct.Struct(">q")
+_MAX_FIELDS = 12  # bytes of an operation, or of a request, beside its keys and values
 
 
 class ProtocolError(Exception):
@@ -95,8 +93,8 @@ Result = bytes | int | OperationFailed | None
 
 def frame(kind: MessageKind, *fields: bytes) -> bytes:
     """Return a frame of encoded fields."""
-    body = b"".join(fields)
-    return _LENGTH.pack(len(body) + 1) + _U8.pack(kind) + body
+    length = 1 + sum(map(len, fields))
+    return b"".join((_LENGTH.pack(length), _U8.pack(kind), *fields))
 
 
 class FrameBuffer:
@@ -117,6 +115,10 @@ class FrameBuffer:
         """Append received bytes."""
         self._bytes += data
 
+    def clear(self) -> None:
+        """Discard what is buffered."""
+        self._bytes.clear()
+
     def peek(self, size: int) -> bytes:
         """Return the first bytes of what is buffered."""
         return bytes(self._bytes[:size])
@@ -134,7 +136,8 @@ class FrameBuffer:
             end = _LENGTH.size + length
             if len(self._bytes) < end:
                 return
-            body = bytes(self._bytes[_LENGTH.size : end])
+            with memoryview(self._bytes) as view:
+                body = bytes(view[_LENGTH.size : end])
             del self._bytes[:end]
             try:
                 kind = MessageKind(body[0])
@@ -246,6 +249,26 @@ def text(string: str) -> bytes:
 
 def _value(value: bytes) -> bytes:
     return _U32.pack(len(value)) + value
+
+
+def check_operations(operations: Sequence[Operation]) -> None:
+    """Check what the server would end the connection for.
+
+    Raises:
+        ValueError: there are too many, or a key or a value is too long or invalid.
+    """
+    if not 1 <= len(operations) <= MAX_OPERATIONS:
+        raise ValueError(f"{len(operations)} operations; a request has up to {MAX_OPERATIONS}")
+    total = 0
+    for _, key, value, expected, _ in operations:
+        if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY):
+            raise ValueError(f"the key {key!r:.100} is not printable ASCII of up to {MAX_KEY}")
+        size = max(len(value), len(expected or b""))
+        if size > MAX_VALUE:
+            raise ValueError(f"a value of {size} bytes for {key!r:.100}; at most {MAX_VALUE}")
+        total += len(key) + len(value) + len(expected or b"") + _MAX_FIELDS
+    if total > MAX_FRAME - _MAX_FIELDS:
+        raise ValueError(f"a request of {total} bytes; at most {MAX_FRAME}")
 
 
 def encode_operations(operations: Sequence[Operation]) -> bytes:

@@ -138,3 +138,12 @@ class ReportReader:
             for line in lines:
                 peer, missed, reason = line.decode(errors="replace").rstrip("\n").split("\t", 2)
                 self._on_report(ServerReport(peer, reason, int(missed)))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and the text of an unexpected error, and the line that has raised it."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" (line {place.tb_lineno} in {place.tb_frame.f_code.co_name})" if place else ""
+    return f"{type(error).__name__}: {error}"[:500] + where

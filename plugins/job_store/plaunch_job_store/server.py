@@ -8,11 +8,22 @@ import os
 import selectors
 import socket
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from plaunch_job_store import frames
-from plaunch_job_store.connection import SILENCE_TIMEOUT, ClientConnection, keep_alive
+from plaunch_job_store.connection import ClientConnection, EndConnectionError, keep_alive
 from plaunch_job_store.frames import MessageKind, ProtocolError
+from plaunch_job_store.limits import (
+    GREETING_TIMEOUT,
+    MAX_BUFFERED,
+    MAX_FRAME,
+    MAX_STRANGERS,
+    RESUME_TIMEOUT,
+    SILENCE_TIMEOUT,
+    TURN_TIME,
+)
+from plaunch_job_store.reports import describe_error
 from plaunch_job_store.server_greeting import ServerGreeting
 from plaunch_job_store.table import Session, StoreTable
 
@@ -22,19 +33,17 @@ if TYPE_CHECKING:
     from plaunch_job_store.authentication import Authenticator
     from plaunch_job_store.frames import Fields, Result
 
-GREETING_TIMEOUT = 5.0  # seconds from the connection to the end of its greeting
-RESUME_TIMEOUT = 0.25  # seconds in which the session of a closed connection can be resumed
-MAX_STRANGERS = 512  # connections that have not finished their greeting
-_MIN_PATIENCE = 0.1  # seconds that each of them gets, if there are so many
-_READ_SIZE = 256 << 10  # bytes per connection and turn, so that all get their turn
-_ACCEPTS = 64  # connections per turn
+_MIN_PATIENCE = 0.1  # seconds that each stranger gets, if there are too many
+_ACCEPTS = 64  # connections at a time
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_NO_ROOM_PAUSE = 0.1  # seconds
+_PAUSE = 0.1  # seconds without new connections after an error of the listener
 _MAPPED = "::ffff:"  # begins an address of IPv4 on a socket of both families
 
 
 class StoreServer:
     """Serves a job's store on a listening socket.
+
+    What a client sends, and any error of its connection, ends at most that connection.
 
     Args:
         listener: the socket; it belongs to the server from now on.
@@ -45,7 +54,7 @@ class StoreServer:
         clock: a monotonic clock, in seconds.
         resume_timeout: see `RESUME_TIMEOUT`.
         report: called with the address of a peer and the reason, a sentence about "the node", when
-            a connection is refused; it returns at once.
+            a connection is refused, or ended by an error of the server; it returns at once.
     """
 
     def __init__(
@@ -70,9 +79,12 @@ class StoreServer:
         self._resume_timeout = resume_timeout
         self._report = report
         self._selector = selectors.DefaultSelector()
-        self._strangers: dict[ClientConnection, None] = {}  # in the order of their deadlines
+        self._ready: OrderedDict[ClientConnection | Callable[[], None], int] = OrderedDict()
+        self._strangers: OrderedDict[ClientConnection, None] = OrderedDict()  # by their deadlines
         self._connections: dict[bytes, ClientConnection] = {}  # by session
-        self._detached: dict[bytes, tuple[float, Session]] = {}  # deadline, in their order
+        self._detached: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()  # by deadlines
+        self._buffered_bytes = 0  # of all connections
+        self._is_loss_due = False  # LOST is to be sent to all
         self._accepts_at = 0.0  # no earlier, if there was no room for a connection
         self._is_over = False
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -101,30 +113,51 @@ class StoreServer:
         self._selector.close()
 
     def turn(self, timeout: float | None) -> None:
-        """Wait for at most `timeout` seconds, and do what there is to do."""
-        for key, mask in self._selector.select(timeout):
-            if isinstance(key.data, ClientConnection):
-                if key.data.sock.fileno() >= 0:  # else it was closed in this turn
-                    self._serve(key.data, mask)
-            else:
-                key.data()
+        """Wait for at most `timeout` seconds, and do what there is to do, piece by piece.
+
+        A piece takes some milliseconds. What is left after `TURN_TIME` is for the next turn, so
+        that deadlines are kept, and all clients get their turn, however much some of them ask.
+        """
+        if not self._ready:
+            for key, mask in self._selector.select(timeout):
+                self._ready[key.data] = mask
+        until = self._clock() + TURN_TIME
+        if self._is_loss_due:
+            self._is_loss_due = False
+            for connection in self._connections.values():
+                connection.is_loss_due = True
+                self._ready.setdefault(connection, 0)
+        while self._do_piece(until) and self._clock() < until:
+            pass
+
+    def _do_piece(self, until: float) -> bool:
+        """Do one of the things that are due; False if there are none."""
         now = self._clock()
-        for connection in list(self._strangers):
-            if connection.deadline > now:
-                break
-            self._drop(connection)
-        for session_id, (until, session) in list(self._detached.items()):
-            if until > now:
-                break
-            del self._detached[session_id]
-            if self._table.end(session, is_orderly=False):
-                self._report_loss()
-        if self._accepts_at and now >= self._accepts_at:
+        stranger = next(iter(self._strangers), None)
+        detached = next(iter(self._detached.values()), None)
+        if stranger is not None and stranger.deadline <= now:
+            self._drop(stranger)
+        elif detached is not None and detached[0] <= now:
+            self._end_oldest_detached()
+        elif self._accepts_at and self._accepts_at <= now:
             self._accepts_at = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        elif self._table.has_answers():
+            self._table.answer_one()
+        elif self._ready:
+            ready, mask = self._ready.popitem(last=False)
+            if isinstance(ready, ClientConnection):
+                self._attempt(ready, self._serve, ready, mask, until)
+            else:
+                ready()
+        else:
+            return False
+        return True
 
     def _patience(self) -> float | None:
         """Seconds until something is due; None: nothing is."""
+        if self._ready or self._is_loss_due or self._table.has_answers():
+            return 0.0
         due = [connection.deadline for connection in self._strangers][:1]
         due += [until for until, _ in self._detached.values()][:1]
         if self._accepts_at:
@@ -142,19 +175,23 @@ class StoreServer:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _NO_ROOM:
-                    # The kernel keeps the connection; a stranger's place may become free.
-                    self._drop_oldest_stranger()
-                    self._pause_accepting(self._clock() + _NO_ROOM_PAUSE)
-                    return
-                continue  # the client has gone
-            sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                keep_alive(sock, SILENCE_TIMEOUT)
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                # The kernel keeps the connection; a stranger's place may become free.
+                if error.errno in _NO_ROOM and self._strangers:
+                    self._drop(next(iter(self._strangers)))
+                self._pause_accepting(self._clock() + _PAUSE)
+                return
             peer = str(address[0]).removeprefix(_MAPPED)
-            connection = ClientConnection(sock, self._clock() + GREETING_TIMEOUT, peer)
-            self._strangers[connection] = None
-            self._selector.register(sock, selectors.EVENT_READ, connection)
+            connection = ClientConnection(sock, peer, self._clock() + GREETING_TIMEOUT)
+            self._attempt(connection, self._admit, connection)
+
+    def _admit(self, connection: ClientConnection) -> None:
+        connection.sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            keep_alive(connection.sock, SILENCE_TIMEOUT)
+        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+        self._strangers[connection] = None
 
     def _make_room(self) -> bool:
         """Drop the oldest stranger if it had its time; else accept none until then."""
@@ -171,47 +208,26 @@ class StoreServer:
         self._accepts_at = until
         self._selector.unregister(self._listener)
 
-    def _drop_oldest_stranger(self) -> None:
-        oldest = next(iter(self._strangers), None)
-        if oldest is not None:
-            self._drop(oldest)
-
-    def _drop(self, connection: ClientConnection) -> None:
-        """Close a connection; its session, if it has one, can be resumed for a moment."""
-        self._strangers.pop(connection, None)
-        self._selector.unregister(connection.sock)
-        connection.sock.close()
-        self._detach(connection)
-
-    def _serve(self, connection: ClientConnection, mask: int) -> None:
+    def _attempt(
+        self, connection: ClientConnection, step: Callable[..., None], *args: object
+    ) -> None:
+        """Run a step for a connection. What it raises ends this connection, and no other."""
         try:
-            if mask & selectors.EVENT_WRITE:
-                connection.send_rest()
-            if mask & selectors.EVENT_READ:
-                data = connection.sock.recv(_READ_SIZE)
-                if not data:
-                    self._drop(connection)
-                    return
-                if not connection.is_refused:
-                    connection.received.feed(data)
-            # The next request of a client is carried out once it has read the last reply.
-            if not (connection.unsent or connection.is_refused):
-                for kind, fields in connection.received.frames():
-                    self._receive(connection, kind, fields)
-                    if connection.unsent or connection.is_refused:
-                        break
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._drop(connection)
-            return
+            step(*args)
+            if not connection.is_closed:
+                self._settle(connection)
         except ProtocolError as error:
             self._refuse(connection, str(error))
-        if connection.sock.fileno() >= 0:
-            self._select(connection)
+        except EndConnectionError as error:
+            self._report(connection.peer, str(error))
+            self._drop(connection)
+        except OSError:
+            self._drop(connection)
+        except Exception as error:  # noqa: BLE001 - a bug must not end the job's store
+            self._refuse(connection, f"an error of the server: {describe_error(error)}")
 
-    def _select(self, connection: ClientConnection) -> None:
-        """Wait until the client reads, if there is something to send; else for what it sends."""
+    def _settle(self, connection: ClientConnection) -> None:
+        """Wait for what the connection needs next, and count its buffers."""
         mask = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
         if self._selector.get_key(connection.sock).events != mask:
             self._selector.modify(connection.sock, mask, connection)
@@ -219,25 +235,66 @@ class StoreServer:
             # A close would discard the reason if the client still sends.
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_WR)
+        self._count(connection, connection.buffered_bytes)
+        if self._buffered_bytes > MAX_BUFFERED:
+            largest = max(
+                (*self._connections.values(), *self._strangers), key=lambda one: one.buffered_bytes
+            )
+            self._report(
+                largest.peer, "the buffers of the store are full, and the node takes most of them"
+            )
+            self._drop(largest)
+
+    def _count(self, connection: ClientConnection, buffered_bytes: int) -> None:
+        self._buffered_bytes += buffered_bytes - connection.counted_bytes
+        connection.counted_bytes = buffered_bytes
 
     def _refuse(self, connection: ClientConnection, reason: str) -> None:
         """Send the reason, and close the connection once the client has, or soon."""
+        if connection.is_refused:  # sending the reason has failed
+            self._drop(connection)
+            return
         self._report(connection.peer, reason)
         self._detach(connection)
         if connection not in self._strangers:
             connection.deadline = self._clock() + GREETING_TIMEOUT
             self._strangers[connection] = None
         connection.is_refused = True
-        connection.send(frames.frame(MessageKind.REFUSED, frames.text(reason)))
+        connection.received.clear()
+        reply = frames.frame(MessageKind.REFUSED, frames.text(reason))
+        self._attempt(connection, connection.send, reply)
 
-    def _detach(self, connection: ClientConnection) -> None:
-        """Separate a connection from its session, which can be resumed for a moment."""
-        session, connection.session = connection.session, None
-        if session is not None:
-            del self._connections[session.session_id]
-            self._table.detach(session)
-            until = self._clock() + self._resume_timeout
-            self._detached[session.session_id] = (until, session)
+    def _drop(self, connection: ClientConnection) -> None:
+        """Close a connection; its session, if it has one, can be resumed for a moment."""
+        if connection.is_closed:
+            return
+        self._detach(connection)
+        self._strangers.pop(connection, None)
+        self._ready.pop(connection, None)
+        self._count(connection, 0)
+        with contextlib.suppress(KeyError):  # it could not be registered
+            self._selector.unregister(connection.sock)
+        connection.sock.close()
+
+    def _serve(self, connection: ClientConnection, mask: int, until: float) -> None:
+        """Send and receive, and carry out requests until the time is over."""
+        if connection.is_loss_due:
+            connection.is_loss_due = False
+            connection.send(frames.frame(MessageKind.LOST))
+        if mask & selectors.EVENT_WRITE:
+            connection.send_rest()
+        if mask & selectors.EVENT_READ and not connection.receive():
+            self._drop(connection)
+            return
+        if not connection.takes_requests:
+            return
+        for kind, fields in connection.received.frames():
+            self._receive(connection, kind, fields)
+            if not connection.takes_requests:
+                return
+            if self._table.has_answers() or self._clock() >= until:
+                self._ready[connection] = 0  # there may be more frames
+                return
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -250,9 +307,11 @@ class StoreServer:
             number = fields.u64()
             self._table.carry_out(session, number, frames.decode_operations(fields))
         elif kind is MessageKind.CANCEL:
-            self._table.cancel(session, fields.u64())
+            number = fields.u64()
             fields.end()
+            self._table.cancel(session, number)
         elif kind is MessageKind.BYE:
+            fields.end()
             connection.session = None
             del self._connections[session.session_id]
             self._table.end(session, is_orderly=True)
@@ -262,30 +321,26 @@ class StoreServer:
 
     def _welcome(self, connection: ClientConnection) -> None:
         """Give an authenticated connection its session, the former one if that exists."""
-        if len(self._connections) >= self._max_connections:
+        is_full = len(self._connections) >= self._max_connections
+        if is_full and connection.resumes not in self._connections:
             raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
-        del self._strangers[connection]
         session = self._take_session(connection.resumes)
         is_resumed = session is not None
         if session is None:
+            if len(self._connections) + len(self._detached) >= self._max_connections:
+                self._end_oldest_detached()
             session = Session(os.urandom(frames.SESSION_SIZE))
             self._table.begin(session)
+        del self._strangers[connection]
         connection.session = session
-        connection.received.limit = frames.MAX_FRAME
+        connection.received.limit = MAX_FRAME
         self._connections[session.session_id] = connection
         connection.send(self._greeting.welcome(connection, session, is_resumed=is_resumed))
 
         def deliver(number: int, results: list[Result]) -> None:
-            connection.reply(number, results)
-            self._select(connection)
+            self._attempt(connection, connection.reply, number, results)
 
         session.deliver = deliver
-
-    def _report_loss(self) -> None:
-        """Notify all clients that a session has ended, and its keys are deleted."""
-        for connection in list(self._connections.values()):
-            connection.send(frames.frame(MessageKind.LOST))
-            self._select(connection)
 
     def _take_session(self, session_id: bytes) -> Session | None:
         """Return the session to resume, without its former connection."""
@@ -294,3 +349,18 @@ class StoreServer:
             self._drop(former)
         found = self._detached.pop(session_id, None)
         return None if found is None else found[1]
+
+    def _detach(self, connection: ClientConnection) -> None:
+        """Separate a connection from its session, which can be resumed for a moment."""
+        session, connection.session = connection.session, None
+        if session is not None:
+            del self._connections[session.session_id]
+            self._table.detach(session)
+            until = self._clock() + self._resume_timeout
+            self._detached[session.session_id] = (until, session)
+
+    def _end_oldest_detached(self) -> None:
+        """End a session that was not resumed; the others are notified if its keys are deleted."""
+        _, (_, session) = self._detached.popitem(last=False)
+        if self._table.end(session, is_orderly=False):
+            self._is_loss_due = True

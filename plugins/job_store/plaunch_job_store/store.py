@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_membership import RendezvousStore
 
-from plaunch_job_store import frames
 from plaunch_job_store.frames import TOO_LARGE, Code, Operation, OperationFailed
+from plaunch_job_store.limits import MAX_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plaunch_job_store.frames import Result
 
 _BATCH = 256  # keys in one request
+_WRITES = (Code.SET, Code.HOLD, Code.COMPARE_SET)
 
 
 class JobStore(RendezvousStore):
@@ -48,13 +49,13 @@ class JobStore(RendezvousStore):
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the values of all `keys`, with as few requests as their sizes permit."""
         values: list[bytes | None] = []
-        for batch in _batches(keys, _BATCH):
+        too_large = OperationFailed(TOO_LARGE)
+        while len(values) < len(keys):
+            batch = keys[len(values) : len(values) + _BATCH]
             results = self._call([Operation(Code.GET, key) for key in batch])
-            if len(batch) > 1 and results[0] == OperationFailed(TOO_LARGE):
-                middle = len(batch) // 2
-                values += self.multi_get(batch[:middle]) + self.multi_get(batch[middle:])
-            else:
-                values += [self._value(self._checked(result)) for result in results]
+            # The first value fits into the reply in any case.
+            fits = results.index(too_large, 1) if too_large in results[1:] else len(results)
+            values += [self._value(self._checked(result)) for result in results[:fits]]
         return values
 
     def wait(self, key: str, timeout: float) -> bytes | None:
@@ -71,7 +72,7 @@ class JobStore(RendezvousStore):
         batch: list[Operation] = []
         size = 0
         for key, value in items.items():
-            if batch and (len(batch) == _BATCH or size + len(value) > frames.MAX_VALUE):
+            if batch and (len(batch) == _BATCH or size + len(value) > MAX_VALUE):
                 self._all(batch)
                 batch, size = [], 0
             batch.append(Operation(Code.SET, key, value))
@@ -97,7 +98,8 @@ class JobStore(RendezvousStore):
 
     def _call(self, operations: Sequence[Operation], wait: float | None = None) -> list[Result]:
         for operation in operations:
-            _check(operation)
+            if operation.code in _WRITES and not operation.value:
+                raise ValueError(f"an empty value for {operation.key!r}")
         if self._is_closed:
             raise RendezvousConnectionError(
                 f"the connection to the rendezvous store at {self._client.endpoint} is closed"
@@ -128,24 +130,3 @@ class JobStore(RendezvousStore):
         if isinstance(result, int):
             raise RendezvousConnectionError(f"the store has answered {result} for a value")
         return result if isinstance(result, bytes) else None
-
-
-def _batches(keys: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [keys[start : start + size] for start in range(0, len(keys), size)]
-
-
-def _check(operation: Operation) -> None:
-    """Check what the server would refuse.
-
-    Raises:
-        ValueError: a key or a value is too long, empty, or not printable ASCII.
-    """
-    key = operation.key
-    if not (key.isascii() and key.isprintable() and 0 < len(key) <= frames.MAX_KEY):
-        raise ValueError(f"the key {key!r:.100} is not printable ASCII of up to {frames.MAX_KEY}")
-    if operation.code in (Code.SET, Code.HOLD, Code.COMPARE_SET):
-        if not operation.value:
-            raise ValueError(f"an empty value for {key!r}")
-        size = max(len(operation.value), len(operation.expected or b""))
-        if size > frames.MAX_VALUE:
-            raise ValueError(f"a value of {size} bytes for {key!r}; at most {frames.MAX_VALUE}")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from plaunch_job_store.frames import Code, Operation, OperationFailed
+from plaunch_job_store.frames import TOO_LARGE, Code, OperationFailed, ProtocolError
+from plaunch_job_store.limits import (
+    ENTRY_OVERHEAD,
+    MAX_BYTES,
+    MAX_HELD,
+    MAX_KEPT_BYTES,
+    MAX_KEPT_RESULTS,
+    MAX_REPLY,
+    MAX_WAITS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch_job_store.frames import Result
+    from plaunch_job_store.frames import Operation, Result
 
-MAX_BYTES = 256 << 20  # of all keys and values
-MAX_WAITS = 256  # of one session
-_OVERHEAD = 128  # bytes that an entry takes beside its key and its value, about
 _MAX_NUMBER = (1 << 63) - 1
+_MAX_DIGITS = len(str(-_MAX_NUMBER))
 _READS = (Code.GET, Code.COUNT_SESSIONS)
-_KEPT_REPLIES = 64  # per session; a client has fewer threads
 
 
 class Session:
@@ -32,8 +38,32 @@ class Session:
         self.session_id = session_id
         self.deliver: Callable[[int, list[Result]], None] | None = None
         self.held: set[str] = set()
-        self.waits: dict[int, str] = {}  # the key by the number of the request
-        self.replies: OrderedDict[int, list[Result]] = OrderedDict()
+        self.waits: dict[int, _Wait] = {}  # by the number of the request
+        self.last_write = 0  # the number of the last request that has written
+        self.kept: OrderedDict[int, _KeptResults] = OrderedDict()
+        self.kept_bytes = 0
+
+
+class _KeptResults:
+    """The results of a request that has written, and how many bytes they take, about."""
+
+    __slots__ = ("results", "size")
+
+    def __init__(self, results: list[Result]) -> None:
+        self.results = results
+        self.size = ENTRY_OVERHEAD + sum(map(_size_of, results))
+
+
+class _Wait:
+    """A request that is answered once its key has a value."""
+
+    __slots__ = ("key", "number", "session", "size")
+
+    def __init__(self, session: Session, number: int, key: str) -> None:
+        self.session = session
+        self.number = number
+        self.key = key
+        self.size = _size(key)
 
 
 class StoreTable:
@@ -41,7 +71,7 @@ class StoreTable:
 
     Args:
         values: what it holds at first.
-        max_bytes: what all keys and values may take.
+        max_bytes: what all keys, values, kept results and waits may take.
     """
 
     def __init__(
@@ -52,73 +82,124 @@ class StoreTable:
         self._bytes = sum(_size(key, value) for key, value in self._values.items())
         self._holders: dict[str, Session] = {}
         self._sessions = 0
-        self._waiting: dict[str, dict[tuple[bytes, int], Session]] = {}
+        self._waiting: dict[str, dict[_Wait, None]] = {}
+        # What was written to keys that somebody waited for. The waits of one key may be many, so
+        # they are answered one by one, before the next request.
+        self._written: deque[tuple[bytes, dict[_Wait, None]]] = deque()
+
+    @property
+    def size(self) -> int:
+        """The bytes that are counted to `max_bytes`."""
+        return self._bytes
 
     # --- requests ---------------------------------------------------------------------------------
 
     def carry_out(self, session: Session, number: int, operations: Sequence[Operation]) -> None:
         """Carry out the operations of a request, all or none of them before any other request.
 
-        A request that was carried out before, under the same number, is only answered again.
+        A request that was carried out before, under the same number, is only answered again. A
+        session numbers the requests that write something in their order.
+
+        Raises:
+            ProtocolError: the number is that of a wait.
         """
-        if (known := session.replies.get(number)) is not None:
-            self._reply(session, number, known)
+        known = session.kept.get(number)
+        if known is not None:
+            _reply(session, number, known.results)
             return
         first = operations[0]
         if first.code is Code.WAIT:
             self._wait(session, number, first.key)
             return
-        results = [self._apply(session, operation) for operation in operations]
-        if any(operation.code not in _READS for operation in operations):
-            session.replies[number] = results
-            if len(session.replies) > _KEPT_REPLIES:
-                session.replies.popitem(last=False)
-        self._reply(session, number, results)
+        if all(operation.code in _READS for operation in operations):
+            _reply(session, number, self._apply_all(session, operations))
+            return
+        if number <= session.last_write:
+            refusal = OperationFailed("this was carried out before, and its result is not kept")
+            _reply(session, number, [refusal] * len(operations))
+            return
+        session.last_write = number
+        results = self._apply_all(session, operations)
+        self._keep(session, number, results)
+        _reply(session, number, results)
 
-    def _apply(self, session: Session, operation: Operation) -> Result:
-        code, key, held = operation.code, operation.key, self._values.get(operation.key)
-        if code is Code.ADD:
-            return self._add(key, held, operation.amount)
-        if code is Code.COMPARE_SET:
-            if held != operation.expected:
-                return held
-            return self._write(key, operation.value) or operation.value
+    def _apply_all(self, session: Session, operations: Sequence[Operation]) -> list[Result]:
+        results: list[Result] = []
+        room = MAX_REPLY
+        for operation in operations:
+            result = self._apply(session, operation, room)
+            results.append(result)
+            if isinstance(result, bytes):
+                room -= len(result)
+        return results
+
+    def _apply(self, session: Session, operation: Operation, room: int) -> Result:
+        """Carry out one operation; it returns a value of at most `room` bytes."""
+        code, key = operation.code, operation.key
         if code is Code.GET:
-            return held
+            held = self._values.get(key)
+            return held if held is None or len(held) <= room else OperationFailed(TOO_LARGE)
+        if code is Code.ADD:
+            return self._add(key, operation.amount)
+        if code is Code.COMPARE_SET:
+            return self._compare_set(operation, room)
         if code is Code.COUNT_SESSIONS:
             return self._sessions
-        refusal: OperationFailed | None = None
         if code is Code.DELETE:
             self._delete(key)
-        else:
-            refusal = self._write(key, operation.value)
-            if refusal is None and code is Code.HOLD:
-                self._hold(session, key)
+            return None
+        return self._set(session, operation)
+
+    def _set(self, session: Session, operation: Operation) -> OperationFailed | None:
+        key, is_hold = operation.key, operation.code is Code.HOLD
+        if is_hold and key not in session.held and len(session.held) >= MAX_HELD:
+            return OperationFailed(f"more than {MAX_HELD} keys that one client holds")
+        refusal = self._write(key, operation.value)
+        if refusal is None and is_hold:
+            self._holders[key] = session
+            session.held.add(key)
         return refusal
 
-    def _add(self, key: str, held: bytes | None, amount: int) -> Result:
+    def _compare_set(self, operation: Operation, room: int) -> Result:
+        held = self._values.get(operation.key)
+        is_equal = held == operation.expected
+        result = operation.value if is_equal else held
+        if result is not None and len(result) > room:
+            return OperationFailed(TOO_LARGE)
+        return (self._write(operation.key, operation.value) if is_equal else None) or result
+
+    def _add(self, key: str, amount: int) -> Result:
+        held = self._values.get(key, b"0")
         try:
-            total = int(held or b"0") + amount
+            total = int(held or b"0") + amount if len(held) <= _MAX_DIGITS else None
         except ValueError:
-            return OperationFailed(f"{key!r} holds {held!r:.60}, which is not a number")
+            total = None
+        if total is None:
+            return OperationFailed(f"{key[:80]!r} holds {held[:20]!r}, which is not a number")
         if not -_MAX_NUMBER <= total <= _MAX_NUMBER:
-            return OperationFailed(f"{key!r} would exceed 64 bits")
+            return OperationFailed(f"{key[:80]!r} would exceed 64 bits")
         return self._write(key, b"%d" % total) or total
 
     def _write(self, key: str, value: bytes) -> OperationFailed | None:
         held = self._values.get(key)
         grown = len(value) - len(held) if held is not None else _size(key, value)
-        if grown > 0 and self._bytes + grown > self._max_bytes:
-            return OperationFailed(
-                f"the store is full: it holds {self._bytes} of {self._max_bytes} bytes"
-            )
+        refusal = self._refuse_growth(grown)
+        if refusal is not None:
+            return refusal
         self._bytes += grown
         self._values[key] = value
         self._release(key)
-        for (_, number), session in self._waiting.pop(key, {}).items():
-            session.waits.pop(number, None)
-            self._reply(session, number, [value])
+        waits = self._waiting.pop(key, None)
+        if waits is not None:
+            self._written.append((value, waits))
         return None
+
+    def _refuse_growth(self, grown: int) -> OperationFailed | None:
+        if grown <= 0 or self._bytes + grown <= self._max_bytes:
+            return None
+        return OperationFailed(
+            f"the store is full: it holds {self._bytes} of {self._max_bytes} bytes"
+        )
 
     def _delete(self, key: str) -> None:
         value = self._values.pop(key, None)
@@ -126,46 +207,81 @@ class StoreTable:
             self._bytes -= _size(key, value)
             self._release(key)
 
-    def _hold(self, session: Session, key: str) -> None:
-        self._holders[key] = session
-        session.held.add(key)
-
     def _release(self, key: str) -> None:
         """Forget which session a key ends with; another one may have written it."""
         holder = self._holders.pop(key, None)
         if holder is not None:
             holder.held.discard(key)
 
-    def _reply(self, session: Session, number: int, results: list[Result]) -> None:
-        if session.deliver is not None:
-            session.deliver(number, results)
+    # --- kept results -----------------------------------------------------------------------------
+
+    def _keep(self, session: Session, number: int, results: list[Result]) -> None:
+        """Keep the results of a request until the client must have received them.
+
+        If there is no room, a repeated request is refused, and not carried out again.
+        """
+        kept = _KeptResults(results)
+        session.kept[number] = kept
+        session.kept_bytes += kept.size
+        self._bytes += kept.size
+        while session.kept and (
+            len(session.kept) > MAX_KEPT_RESULTS
+            or session.kept_bytes > MAX_KEPT_BYTES
+            or self._bytes > self._max_bytes
+        ):
+            _, oldest = session.kept.popitem(last=False)
+            session.kept_bytes -= oldest.size
+            self._bytes -= oldest.size
 
     # --- waits ------------------------------------------------------------------------------------
 
     def _wait(self, session: Session, number: int, key: str) -> None:
         held = self._values.get(key)
         if held is not None:
-            self._reply(session, number, [held])
+            _reply(session, number, [held])
             return
+        if number in session.waits:
+            raise ProtocolError(f"two waits with the number {number}")
+        wait = _Wait(session, number, key)
+        refusal = self._refuse_growth(wait.size)
         if len(session.waits) >= MAX_WAITS:
             refusal = OperationFailed(f"more than {MAX_WAITS} waits of one client")
-            self._reply(session, number, [refusal])
+        if refusal is not None:
+            _reply(session, number, [refusal])
             return
-        session.waits[number] = key
-        self._waiting.setdefault(key, {})[session.session_id, number] = session
+        session.waits[number] = wait
+        self._waiting.setdefault(key, {})[wait] = None
+        self._bytes += wait.size
+
+    def has_answers(self) -> bool:
+        """Whether waits are to be answered, before the next request."""
+        return bool(self._written)
+
+    def answer_one(self) -> None:
+        """Answer a wait whose key has been written."""
+        value, waits = self._written[0]
+        wait, _ = waits.popitem()
+        if not waits:
+            self._written.popleft()
+        if wait.session.waits.get(wait.number) is wait:  # else its connection has ended
+            self._forget(wait)
+            _reply(wait.session, wait.number, [value])
 
     def cancel(self, session: Session, number: int) -> None:
-        """Answer a wait now; nothing happens if it has been answered."""
-        if number in session.waits:
-            self._forget_wait(session, number)
-            self._reply(session, number, [None])
+        """Answer a wait now; nothing happens if it has been answered, or will be with a value."""
+        wait = session.waits.get(number)
+        if wait is not None and wait in self._waiting.get(wait.key, ()):
+            self._forget(wait)
+            _reply(session, number, [None])
 
-    def _forget_wait(self, session: Session, number: int) -> None:
-        key = session.waits.pop(number)
-        waiting = self._waiting.get(key, {})
-        waiting.pop((session.session_id, number), None)
-        if not waiting:
-            self._waiting.pop(key, None)
+    def _forget(self, wait: _Wait) -> None:
+        del wait.session.waits[wait.number]
+        self._bytes -= wait.size
+        waiting = self._waiting.get(wait.key, {})
+        if wait in waiting:
+            del waiting[wait]
+            if not waiting:
+                del self._waiting[wait.key]
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -176,8 +292,8 @@ class StoreTable:
     def detach(self, session: Session) -> None:
         """Forget the waits of a session without a connection; its client will send them again."""
         session.deliver = None
-        for number in list(session.waits):
-            self._forget_wait(session, number)
+        for wait in list(session.waits.values()):
+            self._forget(wait)
 
     def end(self, session: Session, *, is_orderly: bool) -> bool:
         """End a session. Unless it `is_orderly`, the keys that it holds are deleted.
@@ -187,6 +303,9 @@ class StoreTable:
         """
         self._sessions -= 1
         self.detach(session)
+        self._bytes -= session.kept_bytes
+        session.kept.clear()
+        session.kept_bytes = 0
         held = list(session.held)
         for key in held:
             if is_orderly:
@@ -196,5 +315,19 @@ class StoreTable:
         return bool(held) and not is_orderly
 
 
-def _size(key: str, value: bytes) -> int:
-    return _OVERHEAD + len(key) + len(value)
+def _reply(session: Session, number: int, results: list[Result]) -> None:
+    if session.deliver is not None:
+        session.deliver(number, results)
+
+
+def _size(key: str, value: bytes = b"") -> int:
+    return ENTRY_OVERHEAD + len(key) + len(value)
+
+
+def _size_of(result: Result) -> int:
+    """Return the bytes of memory that a kept result takes, about."""
+    if result is None:
+        return 8
+    if isinstance(result, bytes):
+        return 40 + len(result)
+    return 40 if isinstance(result, int) else 160 + len(result.reason)

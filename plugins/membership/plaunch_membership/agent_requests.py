@@ -150,11 +150,13 @@ class AgentRequests:
         )
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
-        """Announce that this node will leave voluntarily."""
-        self._membership.request(lambda: self._reports.leave(reason, is_excluded=is_excluded))
+        """Announce that this node will leave voluntarily, once its workers have ended."""
+        self._membership.request(
+            lambda: self._reports.announce_leave(reason, is_excluded=is_excluded)
+        )
 
     def leave(self, reason: str) -> None:
-        """Leave voluntarily; the job may continue without this node."""
+        """Leave voluntarily, as its workers have ended; the job may continue without this node."""
         self._membership.request(lambda: self._reports.leave(reason), is_last=True)
 
     def linger(self, stays: Callable[[float, Collection[str]], bool]) -> None:

@@ -14,10 +14,11 @@ from plaunch.texts import printable
 from plaunch_membership.operations import MultiGet
 from plaunch_membership.options import WAIT_BOUNDS
 from plaunch_membership.records import MAX_NAME, MAX_REFUSAL
-from plaunch_membership.state import JobPhase
+from plaunch_membership.state import JobPhase, host_of
+from plaunch_membership.stopping import StoppingNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.node import NodeRecord
@@ -56,6 +57,7 @@ class Arrivals:
         self._query_interval = bounds.query_interval
         self._present: list[NodeRecord] | None = None
         self._refusal = ""  # the host of the last refused node, and why
+        self._stopping: dict[str, float] = {}  # nodes that leave, and until when they are awaited
         self._query_at = 0.0
 
     def wanted(self) -> str:
@@ -92,7 +94,8 @@ class Arrivals:
         if state is not None and (why := self._why(state)):
             round_ = f"the next round of job {self._membership.identity.run_id!r}: {why}; it needs "
         came = f"{len(self._present)} came{': ' if who else ''}{who}"
-        return f"{round_}{self.wanted()} nodes; {came}{self._absent()}{self._where()}"
+        absent = self._absent() + self._describe_stopping()
+        return f"{round_}{self.wanted()} nodes; {came}{absent}{self._where()}"
 
     def _why(self, state: JobState) -> str:
         """The reason for the next round; empty for the first one."""
@@ -113,6 +116,16 @@ class Arrivals:
         hosts = sorted(state.excluded)[:_MAX_NAMED] if state is not None else []
         text = f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
         return f"{text}; refused: {printable(self._refusal)}" if self._refusal else text
+
+    def _describe_stopping(self) -> str:
+        """Describe the nodes that leave and whose workers the round waits for."""
+        now = self._membership.clock()
+        waits = [
+            f"{name} is still stopping its workers, for at most {math.ceil(until - now)} s"
+            for name, until in [*self._stopping.items()][:_MAX_NAMED]
+            if until > now
+        ]
+        return f"; {printable('; '.join(waits))}" if waits else ""
 
     def find(self) -> list[NodeRecord]:
         """Return the nodes that have arrived, by index, then by ticket; takes up to two seconds."""
@@ -167,9 +180,11 @@ class Arrivals:
         def query() -> Routine[None]:
             state = membership.state
             if state is not None:
-                refusal = ""
+                refusal, self._stopping = "", {}
                 try:
                     nodes = yield from membership.joined_nodes(state.next_round)
+                    if state.phase is JobPhase.FORMING:
+                        self._stopping = yield from self._find_stopping(state, nodes)
                     refusal = yield from self._find_refusal(state.next_round, nodes.values())
                 except RendezvousStateError as error:
                     # This is only for a message; routines that need the records raise the error
@@ -188,6 +203,17 @@ class Arrivals:
             done.set()
 
         membership.request(query)
+
+    def _find_stopping(self, state: JobState, nodes: Collection[str]) -> Routine[dict[str, float]]:
+        """Return the nodes that leave and whose workers may still run, and until when."""
+        if not (self._membership.peers.gone or state.excluded):
+            return {}
+        members = yield from self._membership.members(state)
+        index = {name: rank for rank, name in enumerate(members)}
+        return {
+            f"{host_of(name)} (index {index[name]})": until
+            for name, until in StoppingNodes(self._membership).find(members, nodes).items()
+        }
 
     def _find_refusal(self, round_: int, nodes: Iterable[NodeRecord]) -> Routine[str]:
         """Return the last refused host and the reason; empty if it has joined since."""

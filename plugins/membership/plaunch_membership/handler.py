@@ -218,7 +218,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 job.threads.raise_error()
                 is_formed, place = not part.wants_round, part.place
                 pause = job.arrivals.restart_delay.left(membership.state)
-                if pause or membership.is_parked:
+                if pause or membership.is_parked or membership.peers.are_stopping(self._clock()):
                     began = self._clock() + pause
                 left = began + patience - self._clock()
                 if is_formed or left <= 0:

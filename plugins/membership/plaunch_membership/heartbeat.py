@@ -114,12 +114,14 @@ class HeartbeatMonitor:
         ]
         reasons = {node: self._observer.describe_loss(node) for node in lost}
         if not leads:
-            gone = peers.gone.get(state.leader)
-            if state.leader in reasons or gone is not None:
-                reason = reasons.get(state.leader) or gone or ""
+            leader = state.leader
+            if leader in reasons:
                 with self._membership.lock:
-                    peers.note_losses({**peers.lost, state.leader: reason})
-                yield from self.take_lead(state.leader, reason)
+                    peers.note_losses({**peers.lost, leader: reasons[leader]})
+            is_missing = leader in reasons or leader in peers.gone
+            if is_missing and not self._membership.part.leaving:
+                reason = reasons.get(leader) or peers.gone.get(leader, "")
+                yield from self.take_lead(leader, reason)
             return
         with self._membership.lock:
             has_news = peers.note_losses(reasons)
@@ -153,7 +155,7 @@ class HeartbeatMonitor:
             if leader == self._membership.me:
                 self._membership.peers.moving.add(node)
             if gone:
-                self._membership.peers.gone[node] = gone
+                self._membership.peers.note_departure(node, gone, self._membership.clock())
         return leases
 
     def read_leaving(self, beats: dict[str, bytes | None]) -> set[str]:

@@ -30,9 +30,10 @@ from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
 from plaunch_membership.round_cleanup import RoundCleanup
 from plaunch_membership.state import JobEventKind, JobPhase, JobState, World, describe_departure
+from plaunch_membership.stopping import StoppingNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.node import Member, NodeRecord
@@ -57,6 +58,7 @@ class LeaderRoutine:
         self._waiting = membership.log_reader(membership.keys.joined(0))
         self._cleanup = RoundCleanup(membership)
         self._restarts = RestartDecisions(membership)
+        self._stopping = StoppingNodes(membership)
         self._formed_at = -math.inf  # when this leader formed the current round
 
     def lead(self) -> Routine[None]:
@@ -68,8 +70,8 @@ class LeaderRoutine:
         while (state := self._leading()) is not None:
             yield from self._update_members(state)
             if state.world is not None and self._has_no_survivor():
-                if len(self._missing(self._members)) == len(self._members):
-                    yield from self._replace()
+                if len(self._peers.missing(self._members)) == len(self._members):
+                    yield from self._replace(state)
                 else:
                     yield from self._membership.find_alive(self._members)
                     if self._has_no_survivor():
@@ -118,13 +120,6 @@ class LeaderRoutine:
                 self._peers.watch_also({node.node})
                 self._spares[node.node] = node.host
 
-    def _missing(self, nodes: Collection[str]) -> dict[str, tuple[JobEventKind, str]]:
-        """Return those of `nodes` that have left or were lost, and why."""
-        gone, lost = self._peers.gone, self._peers.lost
-        return {node: (JobEventKind.LOST, lost[node]) for node in nodes if node in lost} | {
-            node: (JobEventKind.LEFT, gone[node]) for node in nodes if node in gone
-        }
-
     # --- a job without its members ----------------------------------------------------------------
 
     def _has_no_survivor(self) -> bool:
@@ -135,12 +130,15 @@ class LeaderRoutine:
         """
         return bool(self._members) and {self._me, *self._peers.moving}.isdisjoint(self._members)
 
-    def _replace(self) -> Routine[None]:
-        reason = (
-            f"the {len(self._members)} nodes that knew it are gone: "
-            f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
-        )
-        yield from self._change(lambda state: transitions.replace_job(state, reason, by=self._me))
+    def _replace(self, state: JobState) -> Routine[None]:
+        """Let the job start again, once the workers of its last round have ended."""
+        joined = yield from self._membership.joined_nodes(state.next_round)
+        if self._stopping.time_left(self._members, joined) <= 0:
+            reason = (
+                f"the {len(self._members)} nodes that knew it are gone: "
+                f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
+            )
+            yield from self._change(partial(transitions.replace_job, reason=reason, by=self._me))
         yield Sleep(self._membership.timing.keep_alive_interval)
 
     # --- forming ----------------------------------------------------------------------------------
@@ -170,7 +168,7 @@ class LeaderRoutine:
             if fresh:
                 self._peers.watch_also(nodes)
             excluded = () if membership.state is None else membership.state.excluded
-            out = {*self._missing({*nodes, *self._members})}
+            out = {*self._peers.missing({*nodes, *self._members})}
             out |= {name for name, node in nodes.items() if node.host in excluded}
             out |= {name for name, node in self._members.items() if node.host in excluded}
             present = {name: node for name, node in nodes.items() if name not in out}
@@ -186,7 +184,8 @@ class LeaderRoutine:
                 is_complete = bool(survivors) or len(present) >= identity.max_nodes
                 last_call = max([timing.last_call_timeout, *awaited])
                 wait = 0.0 if is_complete and not awaited else last_call
-                left = max(since + wait, begins) - now
+                to_stop = self._stopping.time_left(self._members, nodes)
+                left = max(max(since + wait, begins) - now, to_stop)
             if left <= 0:
                 ranks = {name: rank for rank, name in enumerate(self._members)}
                 claims = with_claims(list(present.values()), ranks if forming.world else None)
@@ -195,6 +194,7 @@ class LeaderRoutine:
                     del found[refusal.node.ticket]
                     yield from self._refuse(refusal)
                 if len(placement.members) >= identity.min_nodes:
+                    self._stopping.give_up(self._members, forming.round)
                     yield from self._form(forming, placement.members, log.count)
                     return
                 continue
@@ -276,7 +276,7 @@ class LeaderRoutine:
                     unread += 1
                 else:
                     reported.add(node)
-            missing = self._missing(self._members)
+            missing = self._peers.missing(self._members)
             silent = sum(node not in reported and node not in missing for node in self._members)
             # A node whose report cannot be read will not repeat it.
             if silent <= unread:
@@ -371,7 +371,7 @@ class LeaderRoutine:
     def _context(self) -> Routine[FailureContext]:
         yield from self._watch_spares()
         hosts = {node: member.host for node, member in self._members.items()} | self._spares
-        gone = self._missing(hosts)
+        gone = self._peers.missing(hosts)
         return FailureContext(
             self._membership.clock() - self._formed_at,
             tuple(host for node, host in hosts.items() if node not in gone),
@@ -382,7 +382,7 @@ class LeaderRoutine:
     def _watch(self, running: JobState) -> Routine[None]:
         """End the round when a member is gone; end the job when all have succeeded."""
         membership = self._membership
-        missing = self._missing(self._members)
+        missing = self._peers.missing(self._members)
         done: set[str] = set()
         try:
             done = yield from membership.done_nodes(running.round)

@@ -23,7 +23,7 @@ from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange
 
 from plaunch_membership import transitions
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
-from plaunch_membership.node import Member, NodeRecord
+from plaunch_membership.node import HAS_STOPPED, Member, NodeRecord
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
 from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
 from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
@@ -202,12 +202,13 @@ class Membership:
                 self.news.verdict = state.verdict
             if event.kind is JobEventKind.FORMED:
                 self.part.notices.clear()  # they were for the workers of the last round
+                self.peers.stopping = {}
             elif event.kind is JobEventKind.REFUSED and event.node == self.me:
                 self.refuse(event.reason)
             elif event.kind is JobEventKind.ARRIVED:
                 self.peers.note_arrival(event.node)
             elif event.kind is JobEventKind.LEFT:
-                self.peers.note_departure(event.node, event.reason)
+                self.peers.note_departure(event.node, event.reason, self.clock())
 
     def refuse(self, reason: str) -> None:
         """Refuse this node before it takes part."""
@@ -279,9 +280,17 @@ class Membership:
         return SharedLogReader(key, self.identity.max_nodes)
 
     def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
-        """Read a node's record; if it is invalid, log that and return None."""
+        """Read the record of a node that joins.
+
+        Returns None for the last record of a node that leaves, which is noted, and for an invalid
+        one, which is logged.
+        """
         try:
-            return NodeRecord.from_record(ticket, self.codec.decode(key, value))
+            record = self.codec.decode(key, value)
+            if record.flag(HAS_STOPPED, default=False):
+                self.peers.stopped.add(record.text("node", max_len=MAX_NAME))
+                return None
+            return NodeRecord.from_record(ticket, record)
         except RecordError as error:
             self.rejections.note("a node's record", error)
             return None

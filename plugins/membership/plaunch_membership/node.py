@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from plaunch_membership.records import StoreRecord
 
+# The field of the record on the join log by which a node that leaves says that its workers have
+# ended. Its only other field is `node`.
+HAS_STOPPED = "has_stopped"
+
 _MAX_WORKERS = 1 << 16  # of one node
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch_membership import transitions
 from plaunch_membership.failures import cut, early_ends_to_records, summarize
 from plaunch_membership.keys import entry, tickets
+from plaunch_membership.node import HAS_STOPPED
 from plaunch_membership.operations import Add, Routine, Set
 from plaunch_membership.records import MAX_NAME, MAX_REASON, RecordError
 from plaunch_membership.state import JobPhase, JobState, host_of
@@ -119,7 +120,31 @@ class NodeReports:
             return  # a repeated operation took a ticket twice; another node is still to report
         yield from self._membership.end_succeeded(round_)
 
-    def leave(self, reason: str, *, is_excluded: bool = False) -> Routine[None]:
+    def leave(self, reason: str) -> Routine[None]:
+        """Leave, as the workers of this node have ended."""
+        state = self._membership.state
+        if state is not None and not state.has_ended:
+            yield from self.end_stop()
+        yield from self.announce_leave(reason)
+
+    def end_stop(self) -> Routine[None]:
+        """Report that the workers of this node have ended, and that it does not rejoin; once.
+
+        The next round waits for that. A node that was in no round had no workers, and one that has
+        joined the next round has none.
+        """
+        membership, part = self._membership, self._membership.part
+        place = part.place
+        if place is None or (part.joined is not None and part.joined[0] > place.round):
+            return
+        log = membership.keys.joined(place.round + 1)
+        ticket: int = yield Add(tickets(log))
+        with membership.lock:
+            part.joined = (place.round + 1, ticket)
+        key = entry(log, ticket)
+        yield Set(key, membership.codec.encode(key, {"node": membership.me, HAS_STOPPED: True}))
+
+    def announce_leave(self, reason: str, *, is_excluded: bool = False) -> Routine[None]:
         """Announce that this node leaves; the second call does nothing.
 
         If it `is_excluded`, its host is excluded from the job, unless all nodes are on that host.

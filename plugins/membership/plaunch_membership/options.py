@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from plaunch.durations import LIMIT, PATIENCE, PERIOD, Duration
+from plaunch.durations import LIMIT, LONGEST, PATIENCE, PERIOD, Duration
 from plaunch.errors import UsageError
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE
 
@@ -99,6 +99,14 @@ class Timing:
     def longest_backoff(self) -> float:
         """The longest backoff after another node changed the state first, in seconds."""
         return min(self.cas_backoff_max_seconds, self.keep_alive_interval)
+
+    def stop_patience(self, stop_timeout: float) -> float:
+        """Return the seconds that the next round waits for a node that leaves to stop its workers.
+
+        Args:
+            stop_timeout: what the node itself says; `LONGEST` if its grace period has no end.
+        """
+        return self.join_timeout if stop_timeout >= LONGEST else stop_timeout
 
     def join_patience(
         self, job: JobSettings, *, is_first: bool, margin: float = WAIT_BOUNDS.start_margin

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from plaunch_network import HeldPort
 
 from plaunch_membership.operations import Routine
+from plaunch_membership.state import JobEventKind
 
 if TYPE_CHECKING:
     from plaunch.rendezvous import MembershipChange
@@ -57,13 +58,30 @@ class PeerStatus:
         watched: the nodes that the leader watches.
         lost: the nodes that were declared lost, and why.
         gone: the nodes that have announced their departure, and why.
+        left_at: when this node first knew that others do not rejoin, on its clock.
+        stopped: those of them whose workers have ended.
+        stopping: until when the next round waits for the workers of the others.
         moving: the nodes that were seen alive.
     """
 
     watched: frozenset[str] = frozenset()
     lost: dict[str, str] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
+    left_at: dict[str, float] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
+    stopping: Mapping[str, float] = field(default_factory=dict)
     moving: set[str] = field(default_factory=set)
+
+    def are_stopping(self, now: float) -> bool:
+        """Whether the next round waits for nodes that leave, as far as this node knows."""
+        return any(until > now for until in self.stopping.values())
+
+    def missing(self, nodes: Collection[str]) -> dict[str, tuple[JobEventKind, str]]:
+        """Return those of `nodes` that have left or were lost, and why."""
+        gone, lost = self.gone, self.lost
+        return {node: (JobEventKind.LOST, lost[node]) for node in nodes if node in lost} | {
+            node: (JobEventKind.LEFT, gone[node]) for node in nodes if node in gone
+        }
 
     def watch(self, nodes: Collection[str]) -> None:
         """Watch these nodes only; called by the leader's routine."""
@@ -82,8 +100,9 @@ class PeerStatus:
         """Note that a node has announced itself, whatever the last heartbeats showed."""
         self.lost = {other: why for other, why in self.lost.items() if other != node}
 
-    def note_departure(self, node: str, reason: str) -> None:
+    def note_departure(self, node: str, reason: str, now: float) -> None:
         """Note that a node has announced its departure."""
+        self.left_at.setdefault(node, now)
         self.gone[node] = reason
 
 

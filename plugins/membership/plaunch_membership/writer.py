@@ -121,8 +121,12 @@ class WriterRoutine:
                 return lambda: self._heartbeat.take_lead("", "there was no leader")
             if self.reports.are_expected(state):
                 return self.reports.due(state)
-            if state.has_ended or not part.wants_round or membership.is_excluded:
+            if state.has_ended or not part.wants_round:
                 return None
+            if membership.is_excluded:
+                is_awaited = membership.is_member(state) and state.phase is JobPhase.FORMING
+                has_joined = part.joined is not None and part.joined[0] >= state.next_round
+                return self.reports.end_stop if is_awaited and not has_joined else None
             if part.joined is None or part.joined[0] != state.next_round:
                 return lambda: self._join(state.next_round)
             return (lambda: self.scale_up.ask(state)) if self.scale_up.is_due(state) else None

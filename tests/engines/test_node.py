@@ -1,0 +1,109 @@
+"""The program on each node: an agent, and what it reports."""
+
+import json
+import os
+import sys
+
+import pytest
+from plaunch_engines.agent_process import AgentProcess
+from plaunch_engines.records import Records
+
+from helpers.waiting import wait_until
+
+NONCE = "5ec7e7" * 5
+
+SEEKING = """\
+import json, os
+def read(path):
+    with open(path, "rb") as file:
+        return file.read().decode(errors="replace")
+pid, seen = os.getpid(), {}
+while pid > 1:
+    for name in ("environ", "cmdline"):
+        try:
+            seen[f"{name} of {pid}"] = read(f"/proc/{pid}/{name}")
+        except OSError:
+            pass
+    pid = int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+for fd in os.listdir("/proc/self/fd"):
+    try:
+        seen[f"descriptor {fd}"] = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        pass
+with open("seen.json", "w") as file:
+    json.dump(seen, file)
+os.write(1, b"trained")
+os.write(2, b"careful")
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run an agent with a script, and return what its streams have."""
+    handles = []
+
+    def run(script):
+        (tmp_path / "train.py").write_text(script)
+        command = [sys.executable, "-m", "plaunch_engines.node", str(tmp_path), "train.py"]
+        handle = AgentProcess("node1", command, address="127.0.0.1")
+        handles.append(handle)
+        arguments = ["--nnodes=1", "--nproc-per-node=1", "--", "train.py"]
+        streams = {handle.stdout: Records(), handle.stderr: Records()}
+        found = {fd: [] for fd in streams}
+        is_open = set(streams)
+
+        def read():
+            for fd in [*is_open]:
+                try:
+                    data = os.read(fd, 1 << 16)
+                except BlockingIOError:
+                    continue
+                found[fd] += streams[fd].feed(data)
+                if not data:
+                    is_open.discard(fd)
+            return not is_open
+
+        wait_until(lambda: read() or found[handle.stderr], lambda: found)
+        for splitter in streams.values():
+            splitter.expect(NONCE)
+        settings = {"arguments": arguments, "env": {}, "nonce": NONCE}
+        handle.write(json.dumps(settings).encode() + b"\n")
+        wait_until(read, lambda: found)
+        wait_until(lambda: handle.poll() is not None, "the exit")
+        return found[handle.stdout], found[handle.stderr]
+
+    yield run
+    for handle in handles:
+        handle.stop()
+        handle.close()
+
+
+def test_each_stream_ends_with_a_record_after_all_output(run):
+    out, err = run("import os; os.write(1, b'trained'); os.write(2, b'careful')")
+    assert out == [b"trained", {"kind": "end_of_output"}]
+    kinds = [piece["kind"] for piece in err if isinstance(piece, dict)]
+    assert kinds == ["hello", "running", "workers_ended", "end"]
+    assert err[-1] == {"kind": "end", "code": 0}
+    assert b"careful" in b"".join(piece for piece in err if isinstance(piece, bytes))
+
+
+def test_workers_do_not_get_the_nonce(run, tmp_path):
+    """Neither in their environment or that of a parent, nor in arguments or a descriptor."""
+    _, err = run(SEEKING)
+    assert err[-1] == {"kind": "end", "code": 0}
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert [name for name, text in seen.items() if NONCE in text] == []
+    assert sum(name.startswith("environ") for name in seen) >= 2
+    fds = {int(name.split()[1]): what for name, what in seen.items() if "descriptor" in name}
+    assert fds[0] == "/dev/null"
+    assert [what for fd, what in fds.items() if fd > 2 and "/proc/" not in what] == []
+
+
+def test_a_failure_is_reported_with_its_whole_text(run):
+    out, err = run("import sys; sys.exit('x' * 5000)")
+    assert out[-1] == {"kind": "end_of_output"}
+    parts = [one for one in err if isinstance(one, dict) and one["kind"].startswith("failure")]
+    assert parts[-1]["code"] == 1
+    assert parts[-1]["is_of_workers"]
+    assert "exit code 1" in "".join(one["text"] for one in parts)
+    assert parts[-1].keys() == {"kind", "text", "code", "is_first", "is_of_workers"}
