@@ -941,7 +941,9 @@ def test_an_excluded_node_is_replaceable():
 # --- agents that do not end -----------------------------------------------------------------------
 
 
-RUNNING = {"kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2}
+RUNNING = {
+    "kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2, "is_job_wide": True,
+}  # fmt: skip
 
 
 class JumpingClock:
@@ -976,7 +978,7 @@ def test_an_agent_whose_workers_run_is_not_ended_because_another_has_ended():
             time.sleep(0.05)
         os.write(handle.out, b"saved\n")
         handle.report(kind="workers_ended")
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(saving, succeeding)
@@ -1000,7 +1002,7 @@ def test_an_agent_that_delivers_output_is_not_ended():
             os.write(handle.out, line)
             wait_until(lambda line=line: (1, "node0", line) in output.lines, lambda: output.lines)
             clock.ahead += 4.0
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(slow, succeeding)
@@ -1033,7 +1035,7 @@ def until_stopped(*records):
 def test_an_agent_that_hangs_after_the_end_of_the_job_is_ended(records, other, limit):
     output = FakeOutput()
     engine = FakeEngine(until_stopped(*records), other)
-    job = plan(2, min_nodes=1, start_timeout=math.inf)
+    job = plan(2, start_timeout=math.inf)
     drive_by(lambda: 100 * time.monotonic(), engine, job, output)
     assert killed(output) == [
         f"node0: its agent is killed, as it has neither ended nor written anything for {limit} s "
@@ -1042,25 +1044,24 @@ def test_an_agent_that_hangs_after_the_end_of_the_job_is_ended(records, other, l
 
 
 def test_an_invalid_record_ends_its_node_alone():
-    is_invalid = threading.Event()
+    output = FakeOutput()
 
     def invalid(handle):
         handle.hello()
         handle.receive()
         handle.report(**{**RUNNING, "workers": None})
         assert handle.receive() is None
-        is_invalid.set()
         return 0
 
     def survivor(handle):
         handle.hello()
         handle.receive()
         handle.report(**RUNNING)
-        assert is_invalid.wait(20)
-        handle.report(kind="end", code=0)
+        output.wait_for("node1: its agent has sent an invalid record")
+        handle.end(0, "succeeded")
         return 0
 
-    code, output = drive(FakeEngine(survivor, invalid), plan(2, min_nodes=1))
+    code, _ = drive(FakeEngine(survivor, invalid), plan(2, min_nodes=1), output)
     assert code == 0
     assert (
         "node1: its agent has sent an invalid record: workers of running is None, not a whole "
@@ -1079,8 +1080,11 @@ def test_a_line_of_a_worker_is_no_record():
             for record in ({"kind": "end", "code": 0}, {"kind": "end"}, {"kind": "dance"}):
                 os.write(handle.out, encode(nonce, **record))
                 os.write(handle.err, encode(nonce, **record))
-        handle.report(kind="failure", text="exit 3", code=3, is_first=True, is_of_workers=True)
-        handle.report(kind="end", code=3)
+        handle.report(
+            kind="failure", text="exit 3", code=3, is_first=True, is_of_workers=True,
+            is_consequence=False,
+        )  # fmt: skip
+        handle.end(3)
         return 3
 
     code, output = drive(FakeEngine(forging), plan(1))
