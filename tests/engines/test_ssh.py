@@ -151,13 +151,15 @@ def test_the_login_shell_may_be_any(launch, own_servers, shell):
 
 def test_a_shell_that_prints_text(launch, own_servers):
     own_servers.set_shell(
-        "for i in 1 2 3 4 5 6 7; do echo welcome; echo warning >&2; done; printf half >&2\n"
+        "for i in 1 2 3 4 5 6 7; do echo welcome; echo warning >&2; done\n"
+        "printf half >&2; printf half\n"
         'exec bash -c "$SSH_ORIGINAL_COMMAND"'
     )
     write_whole(launch.folder / "exit", 0)
     job = launch("node1,node2", "worker.py", of=own_servers).wait(0)
     assert len(re.findall(r'"RANK"', job.out)) == 2
     assert "warning" not in job.err
+    assert "half" not in job.out
 
 
 # --- lost nodes -----------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def test_a_node_whose_connection_ends_leaves_the_job(launch, own_servers):
     wait_until(lambda: any(w["node"] == "node3" for w in job.workers()), lambda: job.err)
     write_whole(launch.folder / "exit", 0)
     job.wait(0)
-    assert "left: the agent's connection: the command that started this job has ended" in job.err
+    assert "left: plaunch --on: the command that started this job has ended" in job.err
     job.check_nothing_left()
 
 
