@@ -42,7 +42,7 @@ class Pair:
         self._steps = 0
 
     def meet(self, value: float = 0.0) -> tuple[float, float]:
-        """Wait until both are here, without a pause; return the values of both.
+        """Wait until both are here, without sleeping; return the values of both.
 
         Raises:
             BenchmarkError: the other one has not come in time.
@@ -53,6 +53,7 @@ class Pair:
         struct.pack_into("q", self._memory, half + 16 * self.number + 8, self._steps)
         deadline = time.monotonic() + measuring.LIMIT
         while self._step_of(1 - self.number, half) < self._steps:
+            os.sched_yield()  # the other one may need this core
             if time.monotonic() > deadline:
                 raise BenchmarkError("the other process does not come")
         values = [struct.unpack_from("d", self._memory, half + 16 * n)[0] for n in range(2)]
