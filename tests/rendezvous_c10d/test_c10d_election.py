@@ -14,7 +14,7 @@ from plaunch_membership import StoreNotListeningError
 from plaunch_network import HeldPort
 from plaunch_rendezvous_c10d import hosting
 from plaunch_rendezvous_c10d.election import HostElection
-from plaunch_rendezvous_c10d.hosting import DECISIONS, Decision, PortState, decide_hosting
+from plaunch_rendezvous_c10d.hosting import DECISIONS, HostingDecision, PortState, decide_hosting
 
 from helpers.faults import refuse_to_bind
 from helpers.ports import free_port, outgoing_connection
@@ -46,13 +46,13 @@ def test_the_table_is_complete_and_used(monkeypatch, state, is_requested):
         def decide():
             return decide_hosting("127.0.0.1", port, is_local=True, is_requested=is_requested)
 
-        if expected is Decision.FAIL:
+        if expected is HostingDecision.FAIL:
             with pytest.raises(UsageError):
                 decide()
             return
         decision, listener = decide()
     assert decision is expected
-    assert (listener is not None) == (decision is Decision.HOST)
+    assert (listener is not None) == (decision is HostingDecision.HOST)
     if listener is not None:
         listener.close()
 
@@ -63,7 +63,7 @@ def test_a_socket_that_is_bound_and_does_not_listen_is_no_obstacle():
         decision, listener = decide_hosting(
             "127.0.0.1", bound.port, is_local=True, is_requested=False
         )
-        assert decision is Decision.HOST
+        assert decision is HostingDecision.HOST
         listener.close()
 
 
@@ -198,7 +198,7 @@ class FakeHosted:
 
 def test_losses_are_reported_whoever_hosts_the_store():
     joined, hosted, seen, checked = FakeConnector(), FakeHosted(), [], []
-    decisions = iter([(Decision.JOIN, None), (Decision.HOST, object())])
+    decisions = iter([(HostingDecision.JOIN, None), (HostingDecision.HOST, object())])
     election = HostElection(
         lambda: next(decisions), lambda listener: hosted, joined, check=checked.append
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plaunch_membership import StoreNotListeningError
 
-from plaunch_rendezvous_c10d.hosting import Decision
+from plaunch_rendezvous_c10d.hosting import HostingDecision
 
 if TYPE_CHECKING:
     import socket
@@ -40,7 +40,7 @@ class HostElection:
 
     def __init__(
         self,
-        decide: Callable[[], tuple[Decision, socket.socket | None]],
+        decide: Callable[[], tuple[HostingDecision, socket.socket | None]],
         host: Callable[[socket.socket], HostedRendezvousStore],
         joined: StoreConnector,
         check: Callable[[HostedRendezvousStore], None] = lambda hosted: None,
@@ -88,7 +88,7 @@ class HostElection:
                 if self._hosted.connector.subscribe is not None:
                     self._hosted.connector.subscribe(self._notify)
                 _log.info("this node hosts the rendezvous store")
-        if decision is Decision.TRY_AGAIN:
+        if decision is HostingDecision.TRY_AGAIN:
             raise StoreNotListeningError(
                 f"no process hosts the rendezvous store {self._joined.endpoint.name!r}, and its "
                 "port is in use: by a connection that has it as its own port, or by another agent "

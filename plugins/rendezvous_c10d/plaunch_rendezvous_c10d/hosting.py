@@ -127,7 +127,7 @@ class PortState(enum.Enum):
     FORBIDDEN = "forbidden"
 
 
-class Decision(enum.Enum):
+class HostingDecision(enum.Enum):
     """What a node does about the store of an endpoint that names its machine."""
 
     HOST = "host"
@@ -141,20 +141,20 @@ class Decision(enum.Enum):
 # port with SO_REUSEADDR and call `listen` at the same moment, the kernel marks both sockets as
 # listening, finds each in conflict with the other, and refuses both.
 DECISIONS = {
-    (PortState.FREE, False): Decision.HOST,
-    (PortState.FREE, True): Decision.HOST,
-    (PortState.SERVED, False): Decision.JOIN,
-    (PortState.SERVED, True): Decision.FAIL,
-    (PortState.BUSY, False): Decision.TRY_AGAIN,
-    (PortState.BUSY, True): Decision.TRY_AGAIN,
-    (PortState.FORBIDDEN, False): Decision.FAIL,
-    (PortState.FORBIDDEN, True): Decision.FAIL,
+    (PortState.FREE, False): HostingDecision.HOST,
+    (PortState.FREE, True): HostingDecision.HOST,
+    (PortState.SERVED, False): HostingDecision.JOIN,
+    (PortState.SERVED, True): HostingDecision.FAIL,
+    (PortState.BUSY, False): HostingDecision.TRY_AGAIN,
+    (PortState.BUSY, True): HostingDecision.TRY_AGAIN,
+    (PortState.FORBIDDEN, False): HostingDecision.FAIL,
+    (PortState.FORBIDDEN, True): HostingDecision.FAIL,
 }
 
 
 def decide_hosting(
     host: str, port: int, *, is_local: bool, is_requested: bool
-) -> tuple[Decision, socket.socket | None]:
+) -> tuple[HostingDecision, socket.socket | None]:
     """Decide whether this node hosts the store, by trying to listen on its port.
 
     Returns:
@@ -165,7 +165,7 @@ def decide_hosting(
     """
     problem = None
     try:
-        return Decision.HOST, listen(host, port, is_local=is_local)
+        return HostingDecision.HOST, listen(host, port, is_local=is_local)
     except OSError as error:
         problem = error
     if problem.errno != errno.EADDRINUSE:
@@ -173,7 +173,7 @@ def decide_hosting(
     else:
         state = PortState.SERVED if has_listener(port) else PortState.BUSY
     decision = DECISIONS[state, is_requested]
-    if decision is not Decision.FAIL:
+    if decision is not HostingDecision.FAIL:
         return decision, None
     where = join_host_port(host, port)
     if state is PortState.FORBIDDEN:
