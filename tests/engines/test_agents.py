@@ -14,7 +14,10 @@ HELLO = {
     "kind": "hello", "protocol": VERSION, "version": __version__, "python": "3.12.1",
     "host": "node1", "pid": 17, "has_folder": True, "script": "9 bytes", "port": 20000,
 }  # fmt: skip
-RUNNING = {"kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2}
+RUNNING = {
+    "kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2, "is_job_wide": True,
+}  # fmt: skip
+END = {"kind": "end", "code": 0, "has_succeeded": True, "verdict": "succeeded"}
 
 
 class PlayedHandle:
@@ -143,20 +146,20 @@ def test_each_agent_has_a_nonce(handle, node):
 @pytest.mark.parametrize("nonce", ["", "0" * 32])
 def test_what_a_worker_writes_is_no_record(report, read, node, nonce):
     report(**RUNNING)
-    line = encode(nonce, kind="end", code=0)
+    line = encode(nonce, **END)
     assert read(out=line, err=line) == [(False, line), (True, line)]
     assert node.code is None
 
 
 def test_an_invalid_record_is_a_failure_of_its_node(report, node, handle):
     report(**RUNNING)
-    report(kind="end", code="0")
+    report(**{**END, "code": "0"})
     assert handle.is_stopped
-    assert node.describe_end() == (
+    assert node.problem(None) == (
         "node0: its agent has sent an invalid record: code of end is '0', not a whole number from "
         "0 to 255"
     )
-    report(kind="end", code=0)  # nothing that follows counts
+    report(**END)  # nothing that follows counts
     assert node.code is None
 
 
@@ -168,13 +171,13 @@ def test_an_invalid_hello_is_why_the_job_cannot_start_there(read, node):
 
 
 def test_the_text_of_a_failure_may_be_long_but_not_endless(report, node):
-    rest = {"code": 3, "is_first": True, "is_of_workers": True}
+    rest = {"code": 3, "is_first": True, "is_of_workers": True, "is_consequence": False}
     report(kind="failure_text", text="it ")
     report(kind="failure", text="failed", **rest)
-    assert node.failure == {"kind": "failure", "text": "it failed", **rest}
+    assert node.facts().failure.text == "it failed"
     for _ in range(3600):
         report(kind="failure_text", text="x" * 300)
-    assert node.describe_end() == "node0: its agent has sent a failure without an end"
+    assert node.problem(None) == "node0: its agent has sent a failure without an end"
 
 
 def test_the_output_is_complete_with_the_last_record_of_each_stream(report, read, node, handle):
@@ -184,6 +187,6 @@ def test_the_output_is_complete_with_the_last_record_of_each_stream(report, read
     report(kind="workers_ended")
     assert node.has_ended_workers
     assert node.describe_missing()
-    report(kind="end", code=0)
+    report(**END)
     read(out=encode(handle.settings["nonce"], kind="end_of_output"))
     assert node.describe_missing() == ""

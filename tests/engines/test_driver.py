@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -10,7 +11,8 @@ import time
 import pytest
 from plaunch._version import __version__
 from plaunch.errors import ExitCode, UsageError
-from plaunch_engines.driver import JobDriver, NodesLostError, StartError
+from plaunch_engines.driver import JobDriver
+from plaunch_engines.errors import NodesLostError, StartError
 from plaunch_engines.plan import JobPlan
 from plaunch_engines.records import VERSION, encode
 
@@ -31,6 +33,7 @@ class FakeHandle:
         self.is_stopped = False
         self.nonce = ""
         self.received = []
+        self.settings = b""
         self._changed = threading.Condition()
         self._script = script
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -69,6 +72,17 @@ class FakeHandle:
         if fields["kind"] == "end":
             os.write(self.out, encode(self.nonce, kind="end_of_output"))
 
+    def run(self, round=0, nodes=2, *, is_job_wide=True):
+        self.report(
+            kind="running", round=round, attempt=0, nodes=nodes, workers=nodes,
+            is_job_wide=is_job_wide,
+        )  # fmt: skip
+
+    def end(self, code, verdict=""):
+        """Report a code; agents of `c10d` also know the verdict."""
+        is_success = code == 0
+        self.report(kind="end", code=int(code), has_succeeded=is_success, verdict=verdict)
+
     def receive(self):
         """Return the next message; None if the agent is stopped."""
         with self._changed:
@@ -80,6 +94,7 @@ class FakeHandle:
 
     def write(self, data):
         with self._changed:
+            self.settings = self.settings or data
             self.received += [json.loads(line) for line in data.splitlines()]
             self._changed.notify_all()
 
@@ -120,6 +135,7 @@ class FakeEngine:
 class FakeOutput:
     def __init__(self):
         self.lines, self.messages = [], []
+        self._changed = threading.Condition()
         self._fd, _ = os.pipe()
 
     def fileno(self):
@@ -132,7 +148,15 @@ class FakeOutput:
         self.lines.append((fd, node, line))
 
     def say(self, text, level="INFO"):
-        self.messages.append(text)
+        with self._changed:
+            self.messages.append(text)
+            self._changed.notify_all()
+
+    def wait_for(self, begin):
+        with self._changed:
+            assert self._changed.wait_for(
+                lambda: any(text.startswith(begin) for text in self.messages), 20
+            ), self.messages
 
     def show(self, status):
         pass
@@ -153,7 +177,7 @@ def plan(count, **fields):
             "job": "job",
             "engine": "fake",
             "count": count,
-            "min_nodes": count,
+            "min_nodes": fields.get("max_nodes", count),
             "max_nodes": count,
             "options": ["--nnodes=2"],
             "program": ["train.py"],
@@ -167,8 +191,8 @@ def plan(count, **fields):
     )
 
 
-def drive(engine, job):
-    output = FakeOutput()
+def drive(engine, job, output=None):
+    output = output or FakeOutput()
     driver = JobDriver(engine, job, output)
     try:
         return driver.run(), output
@@ -180,9 +204,9 @@ def succeeding(handle):
     handle.hello()
     if handle.receive() is None:
         return 0
-    handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+    handle.run()
     os.write(handle.out, b"trained\n")
-    handle.report(kind="end", code=0)
+    handle.end(0, "succeeded")
     return 0
 
 
@@ -194,13 +218,16 @@ def waiting(handle):
 
 
 def failing(code, **fields):
-    known = {"text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True}
+    known = {
+        "text": f"exit {code}", "code": code, "is_first": True, "is_of_workers": True,
+        "is_consequence": False,
+    }  # fmt: skip
 
     def script(handle):
         handle.hello()
         if handle.receive() is not None:
             handle.report(kind="failure", **{**known, **fields})
-            handle.report(kind="end", code=code)
+            handle.end(code)
         return code
 
     return script
@@ -212,7 +239,7 @@ def test_all_agents_get_what_they_must_agree_on():
     def noting(handle):
         handle.hello()
         seen.append(handle.receive())
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     code, output = drive(FakeEngine(noting, noting), plan(2))
@@ -235,12 +262,14 @@ def test_all_agents_get_what_they_must_agree_on():
 
 
 def test_options_of_the_backend_are_completed():
-    arguments = plan(2, rdzv_conf="join_timeout=60").settings_of(1, "", "host:1")["arguments"]
+    arguments = plan(2, rdzv_conf="join_timeout=60").settings_of(1, "", "host:1", is_host=False)[
+        "arguments"
+    ]
     assert "--rdzv-conf=join_timeout=60,is_host=false" in arguments
 
 
 def test_a_spare_takes_any_rank():
-    arguments = plan(3, max_nodes=2).settings_of(2, "", "host:1")["arguments"]
+    arguments = plan(3, max_nodes=2).settings_of(2, "", "host:1", is_host=False)["arguments"]
     assert not [one for one in arguments if one.startswith("--node-rank")]
 
 
@@ -252,7 +281,7 @@ def test_a_spare_begins_after_the_nodes_of_the_job():
         handle.hello()
         if handle.receive() is not None:
             received.append(handle.node)
-            handle.report(kind="end", code=0)
+            handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(ending, ending, ending)
@@ -276,9 +305,9 @@ def test_the_first_failure_is_reported_once():
         handle.receive()
         handle.report(
             kind="failure", text="rank 3 failed elsewhere", code=3, is_first=False,
-            is_of_workers=True,
+            is_of_workers=True, is_consequence=False,
         )  # fmt: skip
-        handle.report(kind="end", code=3)
+        handle.end(3)
         return 3
 
     code, output = drive(FakeEngine(other, failing(3)), plan(2))
@@ -388,24 +417,24 @@ def test_an_agent_that_says_nothing_is_named_after_the_limit():
 def lost(handle):
     handle.hello()
     handle.receive()
-    handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+    handle.run()
     return 137
 
 
-def waiting_for(signum):
-    def script(handle):
-        handle.hello()
-        handle.receive()
-        message = handle.receive()
-        assert message == {"signal": signum}
-        handle.report(kind="end", code=128 + signum)
-        return 128 + signum
+def leaving(handle):
+    """Continue until the command requests the end, but not with a signal.
 
-    return script
+    A second signal would end the grace of workers.
+    """
+    handle.hello()
+    handle.receive()
+    assert "lost" in handle.receive()["leave"]
+    handle.end(143)
+    return 143
 
 
 def test_without_replacement_too_few_nodes_end_the_job():
-    engine = FakeEngine(waiting_for(signal.SIGTERM), lost)
+    engine = FakeEngine(leaving, lost)
     with pytest.raises(NodesLostError, match="node1 lost; 1 node is left, the job needs 2"):
         drive(engine, plan(2))
 
@@ -417,7 +446,7 @@ def test_a_lost_node_is_replaced():
         handle.hello()
         handle.receive()
         assert is_replaced.wait(20)
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     def replacement(handle):
@@ -425,7 +454,7 @@ def test_a_lost_node_is_replaced():
         settings = handle.receive()
         assert "--rdzv-conf=is_host=false" in settings["arguments"]
         is_replaced.set()
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(survivor, lost, replacement, can_replace=True)
@@ -436,7 +465,7 @@ def test_a_lost_node_is_replaced():
 
 
 def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
-    engine, output = FakeEngine(waiting_for(signal.SIGTERM), lost, can_replace=True), FakeOutput()
+    engine, output = FakeEngine(leaving, lost, can_replace=True), FakeOutput()
     with pytest.raises(NodesLostError):
         JobDriver(engine, plan(2), output).run()
     why = "node1 is not replaced: there are no more nodes; 1 node is left"
@@ -444,7 +473,7 @@ def test_an_engine_without_further_nodes_says_so_and_the_job_ends():
 
 
 def test_a_node_of_a_static_job_is_not_replaced():
-    engine = FakeEngine(waiting_for(signal.SIGTERM), lost, succeeding, can_replace=True)
+    engine = FakeEngine(leaving, lost, succeeding, can_replace=True)
     with pytest.raises(NodesLostError, match="node1 lost"):
         drive(engine, plan(2, is_static=True))
     assert len(engine.handles) == 2
@@ -455,7 +484,7 @@ def test_enough_nodes_continue_without_a_replacement():
         handle.hello()
         handle.receive()
         time.sleep(0.5)
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     code, output = drive(FakeEngine(survivor, lost), plan(2, min_nodes=1))
@@ -468,11 +497,286 @@ def test_enough_nodes_continue_without_a_replacement():
     ]
 
 
-def test_the_end_of_the_job_is_not_a_loss():
-    """An agent that ends a little later than the others is not replaced."""
+def test_a_node_that_is_lost_after_the_success_of_the_job_is_not_a_loss():
+    """Another one has read in the job's record that all have succeeded."""
     engine = FakeEngine(succeeding, lost, can_replace=True)
     code, _ = drive(engine, plan(2))
     assert code == 0
+    assert len(engine.handles) == 2
+
+
+def done(handle, *, is_job_wide=True):
+    """Succeed, without knowing of others; as after --exit-barrier-timeout."""
+    handle.hello()
+    handle.receive()
+    handle.run(is_job_wide=is_job_wide)
+    handle.end(0)
+    return 0
+
+
+def saving_until(is_killed):
+    """Return an agent whose worker still saves, until it is killed or gets a signal."""
+
+    def script(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        is_killed.wait(20)
+        return 137
+
+    return script
+
+
+def test_a_node_that_is_lost_while_it_saves_is_not_a_success():
+    is_killed = threading.Event()
+
+    def finished(handle):
+        code = done(handle)
+        is_killed.set()
+        return code
+
+    with pytest.raises(NodesLostError, match="node0 is lost: its agent ended with 137"):
+        drive(FakeEngine(saving_until(is_killed), finished), plan(2))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_while_a_node_saves_is_not_a_success(signum):
+    has_other_ended = threading.Event()
+
+    def saving(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        assert has_other_ended.wait(20)
+        os.kill(os.getpid(), signum)
+        assert handle.receive() == {"signal": signum}
+        handle.end(128 + signum)
+        return 128 + signum
+
+    def finished(handle):
+        code = done(handle)
+        has_other_ended.set()
+        return code
+
+    assert drive(FakeEngine(saving, finished), plan(2))[0] == 128 + signum
+
+
+def test_a_signal_after_all_have_succeeded_is_a_success():
+    """Their agents still deliver output."""
+    both = threading.Barrier(2)
+
+    def delivering(handle):
+        done(handle)
+        if both.wait(20) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert handle.receive() == {"signal": signal.SIGTERM}
+        return 0
+
+    assert drive(FakeEngine(delivering, delivering), plan(2))[0] == 0
+
+
+def test_a_round_that_a_node_has_not_reported_is_not_a_success():
+    """It was killed between the round and the start of its workers."""
+
+    def waiting_to_start(handle):
+        handle.hello()
+        handle.receive()
+        return 137
+
+    with pytest.raises(NodesLostError, match="node1 is lost"):
+        drive(FakeEngine(done, waiting_to_start), plan(2))
+
+
+def test_the_nodes_of_an_earlier_round_do_not_count():
+    is_gone = threading.Event()
+
+    def left(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        handle.end(143)
+        is_gone.set()
+        return 143
+
+    def continuing(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        assert is_gone.wait(20)
+        handle.run(1, 1)
+        handle.end(0)
+        return 0
+
+    assert drive(FakeEngine(continuing, left), plan(2, min_nodes=1))[0] == 0
+
+
+def test_a_node_that_was_ended_by_itself_gives_its_code_if_the_job_needs_it():
+    """A scheduler has ended it. The others get a request, which does not hurry their stop."""
+
+    def left(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        handle.end(143)
+        return 143
+
+    def asked(handle):
+        handle.hello()
+        handle.receive()
+        assert "node1 left; 1 node is left" in handle.receive()["leave"]
+        handle.end(143)
+        return 143
+
+    code, output = drive(FakeEngine(asked, left), plan(2))
+    assert code == 143
+    assert output.messages[-1].startswith("node1 left; 1 node is left, the job needs 2")
+
+
+def test_the_lost_host_of_the_store_is_named():
+    is_lost = threading.Event()
+
+    def host(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        is_lost.set()
+        return 137
+
+    def missing(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        assert is_lost.wait(20)
+        handle.report(
+            kind="failure", text="the store has not answered", code=113, is_first=False,
+            is_of_workers=False, is_consequence=True,
+        )  # fmt: skip
+        handle.end(113)
+        return 113
+
+    code, output = drive(FakeEngine(host, missing), plan(2, min_nodes=1))
+    assert code == 113
+    assert output.messages[-1] == (
+        "node0 is lost: its agent ended with 137 without a report; "
+        "node1: the store has not answered"
+    )
+
+
+@pytest.fixture
+def ignored():
+    """SIGHUP is ignored, as by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_is_ignored_stays_so(ignored):
+    def hung_up(handle):
+        os.kill(os.getpid(), signal.SIGHUP)
+        return succeeding(handle)
+
+    code, _ = drive(FakeEngine(hung_up), plan(1))
+    assert code == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+
+def refused(handle):
+    os.write(handle.err, b"no route to host\n")
+    return 255
+
+
+def finishing(count, until=lambda: None):
+    """Return an agent that succeeds once all of so many nodes have begun, and `until` returns."""
+    have_begun = threading.Barrier(count)
+
+    def script(handle):
+        handle.hello()
+        if handle.receive() is None:
+            return 0
+        handle.run(0, count)
+        have_begun.wait(20)
+        until()
+        handle.end(0, "succeeded")
+        return 0
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("fields", "dead"),
+    [
+        ({"count": 3, "min_nodes": 2, "max_nodes": 3}, 1),  # the minimum is there
+        ({"count": 3, "max_nodes": 2}, 2),  # a spare is dead
+        ({"count": 3, "max_nodes": 2}, 0),  # a spare takes the place
+    ],
+)
+def test_a_dead_host_is_skipped_if_there_are_enough_others(fields, dead):
+    output = FakeOutput()
+    scripts = [finishing(2, lambda: output.wait_for(f"node{dead}: "))] * 3
+    scripts[dead] = refused
+    engine = FakeEngine(*scripts)
+    code, _ = drive(engine, plan(**fields), output)
+    assert code == 0
+    assert any(
+        re.match(f"node{dead}: the agent could not be started .*no route to host", text)
+        for text in output.messages
+    )
+    [host] = [handle.node for handle in engine.handles if "is_host=true" in str(handle.settings)]
+    assert host == ("node1" if dead == 0 else "node0")
+
+
+def test_a_further_host_is_used_for_a_dead_one():
+    engine = FakeEngine(*[finishing(2)] * 1, refused, finishing(2), can_replace=True)
+    engine.scripts[2] = engine.scripts[0]
+    code, output = drive(engine, plan(2))
+    assert code == 0
+    assert "node2 is started in the place of node1" in output.messages
+
+
+def test_a_host_that_differs_is_an_error_even_if_it_is_not_needed():
+    def other(handle):
+        handle.hello(version="0.0.9")
+        assert handle.receive() is None
+        return 0
+
+    def slow(handle):  # no worker runs yet
+        handle.hello()
+        assert handle.receive() is None or handle.receive() is None
+        return 137
+
+    with pytest.raises(StartError, match=r"nothing was started: node2 has plaunch 0\.0\.9"):
+        drive(FakeEngine(slow, slow, other), plan(3, min_nodes=2, max_nodes=3))
+
+
+def test_a_node_that_is_ready_later_joins():
+    """Until the maximum is there, the rendezvous waits for `last_call_timeout`."""
+    have_begun = threading.Event()
+    complete = threading.Barrier(3)
+
+    def early(handle):
+        handle.hello()
+        handle.receive()
+        have_begun.set()
+        complete.wait(20)
+        handle.run(0, 3)
+        handle.end(0, "succeeded")
+        return 0
+
+    def late(handle):
+        assert have_begun.wait(20)
+        return early(handle)
+
+    code, _ = drive(FakeEngine(early, early, late), plan(3, min_nodes=2, max_nodes=3))
+    assert code == 0
+
+
+def test_all_hosts_with_the_same_problem_are_not_replaced():
+    engine = FakeEngine(*[refused] * 10, can_replace=True)
+    with pytest.raises(StartError, match="because of 2 nodes"):
+        drive(engine, plan(2))
     assert len(engine.handles) == 2
 
 
@@ -487,10 +791,10 @@ def survivor_until(is_replaced, end):
     def script(handle):
         handle.hello()
         handle.receive()
-        handle.report(kind="running", round=0, attempt=0, nodes=2, workers=2)
+        handle.run()
         assert is_replaced.wait(20)
         code = end(handle)
-        handle.report(kind="end", code=code)
+        handle.end(code, "succeeded" if code == 0 else "")
         return code
 
     return script
@@ -538,7 +842,7 @@ def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes
         handle.hello()
         handle.receive()
         is_replaced.set()
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(
@@ -551,14 +855,25 @@ def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes
 
 
 def test_a_spare_that_does_not_notice_the_end_is_stopped():
+    has_begun = threading.Event()
+
+    def first(handle):
+        handle.hello()
+        handle.receive()
+        assert has_begun.wait(20)
+        handle.run(0, 1)
+        handle.end(0)
+        return 0
+
     def spare(handle):
         handle.hello()
         handle.receive()
-        assert handle.receive() == {"signal": signal.SIGTERM}
-        handle.report(kind="end", code=143)
+        has_begun.set()
+        assert handle.receive() == {"leave": "the job is over"}
+        handle.end(143)
         return 143
 
-    code, _ = drive(FakeEngine(succeeding, spare), plan(2, min_nodes=1))
+    code, _ = drive(FakeEngine(first, spare), plan(2, min_nodes=1))
     assert code == 0
 
 
@@ -572,7 +887,7 @@ def test_a_signal_reaches_all_agents(signum):
         if both.wait(20) == 0:
             os.kill(os.getpid(), signum)
         assert handle.receive() == {"signal": signum}
-        handle.report(kind="end", code=128 + signum)
+        handle.end(128 + signum)
         return 128 + signum
 
     code, _ = drive(FakeEngine(agent, agent), plan(2))
@@ -614,7 +929,7 @@ def test_an_excluded_node_is_replaceable():
     def excluded(handle):
         handle.hello()
         handle.receive()
-        handle.report(kind="end", code=int(ExitCode.NODE_EXCLUDED))
+        handle.end(ExitCode.NODE_EXCLUDED)
         return ExitCode.NODE_EXCLUDED
 
     engine = FakeEngine(excluded, succeeding, can_replace=True)
@@ -626,7 +941,9 @@ def test_an_excluded_node_is_replaceable():
 # --- agents that do not end -----------------------------------------------------------------------
 
 
-RUNNING = {"kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2}
+RUNNING = {
+    "kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2, "is_job_wide": True,
+}  # fmt: skip
 
 
 class JumpingClock:
@@ -661,7 +978,7 @@ def test_an_agent_whose_workers_run_is_not_ended_because_another_has_ended():
             time.sleep(0.05)
         os.write(handle.out, b"saved\n")
         handle.report(kind="workers_ended")
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(saving, succeeding)
@@ -685,7 +1002,7 @@ def test_an_agent_that_delivers_output_is_not_ended():
             os.write(handle.out, line)
             wait_until(lambda line=line: (1, "node0", line) in output.lines, lambda: output.lines)
             clock.ahead += 4.0
-        handle.report(kind="end", code=0)
+        handle.end(0, "succeeded")
         return 0
 
     engine = FakeEngine(slow, succeeding)
@@ -718,7 +1035,7 @@ def until_stopped(*records):
 def test_an_agent_that_hangs_after_the_end_of_the_job_is_ended(records, other, limit):
     output = FakeOutput()
     engine = FakeEngine(until_stopped(*records), other)
-    job = plan(2, min_nodes=1, start_timeout=math.inf)
+    job = plan(2, start_timeout=math.inf)
     drive_by(lambda: 100 * time.monotonic(), engine, job, output)
     assert killed(output) == [
         f"node0: its agent is killed, as it has neither ended nor written anything for {limit} s "
@@ -727,25 +1044,24 @@ def test_an_agent_that_hangs_after_the_end_of_the_job_is_ended(records, other, l
 
 
 def test_an_invalid_record_ends_its_node_alone():
-    is_invalid = threading.Event()
+    output = FakeOutput()
 
     def invalid(handle):
         handle.hello()
         handle.receive()
         handle.report(**{**RUNNING, "workers": None})
         assert handle.receive() is None
-        is_invalid.set()
         return 0
 
     def survivor(handle):
         handle.hello()
         handle.receive()
         handle.report(**RUNNING)
-        assert is_invalid.wait(20)
-        handle.report(kind="end", code=0)
+        output.wait_for("node1: its agent has sent an invalid record")
+        handle.end(0, "succeeded")
         return 0
 
-    code, output = drive(FakeEngine(survivor, invalid), plan(2, min_nodes=1))
+    code, _ = drive(FakeEngine(survivor, invalid), plan(2, min_nodes=1), output)
     assert code == 0
     assert (
         "node1: its agent has sent an invalid record: workers of running is None, not a whole "
@@ -764,8 +1080,11 @@ def test_a_line_of_a_worker_is_no_record():
             for record in ({"kind": "end", "code": 0}, {"kind": "end"}, {"kind": "dance"}):
                 os.write(handle.out, encode(nonce, **record))
                 os.write(handle.err, encode(nonce, **record))
-        handle.report(kind="failure", text="exit 3", code=3, is_first=True, is_of_workers=True)
-        handle.report(kind="end", code=3)
+        handle.report(
+            kind="failure", text="exit 3", code=3, is_first=True, is_of_workers=True,
+            is_consequence=False,
+        )  # fmt: skip
+        handle.end(3)
         return 3
 
     code, output = drive(FakeEngine(forging), plan(1))

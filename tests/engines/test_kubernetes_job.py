@@ -1,7 +1,7 @@
 """A job in a cluster: what the command says and does about each answer of the API server."""
 
 import pytest
-from plaunch_engines.driver import NodesLostError, StartError
+from plaunch_engines.errors import NodesLostError, StartError
 from plaunch_engines.kubernetes_client import ClusterError, ObjectNotFoundError
 from plaunch_engines.kubernetes_job import SubmittedJob
 from plaunch_engines.kubernetes_manifests import KINDS, PodJob

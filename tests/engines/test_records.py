@@ -12,9 +12,10 @@ HELLO = {
     "kind": "hello", "protocol": records.VERSION, "version": __version__, "python": "3.12.1",
     "host": "node1", "pid": 17, "has_folder": True, "script": "9 bytes", "port": 20000,
 }  # fmt: skip
-END = {"kind": "end", "code": 3}
+END = {"kind": "end", "code": 3, "has_succeeded": False, "verdict": "failed"}
 FAILURE = {
     "kind": "failure", "text": "it failed", "code": 3, "is_first": True, "is_of_workers": True,
+    "is_consequence": False,
 }  # fmt: skip
 
 
@@ -105,6 +106,10 @@ def test_a_record_without_an_end_is_invalid():
         ({**END, "code": -1}, "code of end is -1"),
         ({**END, "code": "0"}, "code of end is '0'"),
         ({**END, "code": {"a": 1}}, "code of end is not a single value"),
+        (
+            {**END, "verdict": "won"},
+            "verdict of end is 'won', not one of '', 'succeeded', 'failed'",
+        ),
         ({**END, "more": 1}, "end has an unknown field 'more'"),
         ({**HELLO, "port": 65536}, "port of hello is 65536, not a whole number from 0 to 65535"),
         ({**HELLO, "has_folder": 1}, "has_folder of hello is 1, not true or false"),
@@ -129,7 +134,9 @@ def test_the_hello_of_another_version_may_have_other_fields():
 @pytest.mark.parametrize("text", ["", "it failed", "\U0001f525" * 1000, "x" * 299 + "\ud800" * 9])
 def test_no_record_of_a_failure_is_long(text):
     """Others write to the same stream, and only short writes stay whole."""
-    data = encode_failure(NONCE, text, code=3, is_first=True, is_of_workers=False)
+    data = encode_failure(
+        NONCE, text, code=3, is_first=True, is_of_workers=False, is_consequence=False
+    )
     assert all(len(line) <= records.MAX_RECORD for line in data.splitlines())
     found = fed(data)
     assert "".join(one["text"] for one in found) == text

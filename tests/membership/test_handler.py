@@ -212,7 +212,7 @@ def test_a_timeout_with_enough_nodes_blames_no_missing_one(create):
 def test_an_unreachable_store_is_named_with_its_problem(create, board):
     board.down = True
     handler = create(join_timeout="0.3", _endpoint="board:1")
-    with pytest.raises(RendezvousConnectionError, match=r"board:1.*memory store is down"):
+    with pytest.raises(RendezvousTimeoutError, match=r"board:1.*memory store is down"):
         handler.next_rendezvous()
 
 

@@ -105,7 +105,7 @@ def test_the_policy_is_called_for_a_lost_node(simulate, has_failed):
         nodes[1].fail()
     job.settle(*nodes[:2])
     ((failure, _),) = policy.asked
-    assert (failure.cause, failure.host, failure.exitcode) == (Cause.NODE, "c", 113)
+    assert (failure.cause, failure.host, failure.exitcode) == (Cause.NODE, "c", 137)
     assert failure.message == "node c (index 2) was lost: no heartbeat for 3.0 s"
     assert failure.rank < 0
     assert nodes[0].state.reason == "node c (index 2) was lost: no heartbeat for 3.0 s"

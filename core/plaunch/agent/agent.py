@@ -27,7 +27,7 @@ from plaunch.agent.status import AgentStatus
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, PATIENCE, SHUTDOWN_TIMEOUT
 from plaunch.errors import SignalException
-from plaunch.rendezvous.job import JobRendezvous
+from plaunch.rendezvous.job import JobOutcome, JobRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -253,12 +253,15 @@ class SimpleElasticAgent(ElasticAgent):
         """The state of the agent; thread-safe."""
         is_joining = self._status.state.phase is Phase.JOINING
         waits_for = self._components.joiner.waits_for if is_joining else ""
+        verdict = self._job.rendezvous.verdict
+        is_own = verdict is not None and not verdict.is_past
         return replace(
             self._loop.snapshot,
             waits_for=waits_for,
             is_job_wide=self._job.local is None,
             progress=self._progress,
             notes=self._notes,
+            verdict=JobOutcome(verdict.outcome) if verdict and is_own else None,
         )
 
     def held(self) -> dict[int, Held]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult, WorkerState
     from plaunch.events import Event
     from plaunch.process import Held
+    from plaunch.rendezvous.job import JobOutcome
 
 
 class Control(Protocol):
@@ -186,6 +187,8 @@ class Snapshot(Value):
         succeeded: when workers ended that have succeeded, by global rank, in seconds since the
             epoch.
         notes: the states that extensions show, by name.
+        verdict: how the job ended, once this node knows; None also if it was over before this node
+            joined.
     """
 
     state: WorkerState
@@ -204,6 +207,7 @@ class Snapshot(Value):
     progress: Mapping[int, Progress] = field(default_factory=dict)
     succeeded: Mapping[int, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    verdict: JobOutcome | None = None
 
 
 class SignalWorkers(NamedTuple):

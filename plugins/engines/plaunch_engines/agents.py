@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import math
 import os
 import secrets
 import select
 import sys
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
-from plaunch.errors import ExitCode
+from plaunch.rendezvous import JobOutcome
 from plaunch.texts import printable
 
 from plaunch_engines import records
+from plaunch_engines.ending import AgentFailure, NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,14 +56,12 @@ class ConnectedNode:
 
     Attributes:
         state: of the agent.
-        code: the exit code of the job as the agent has reported it; None if it has not.
-        failure: the record of the error that it ended with, or None.
+        code: the exit code that the agent has reported; None if it has not.
         running: the record of its last round, or None.
         has_ended_workers: whether its workers have ended, and no round follows on this node.
         active_at: when something was read from it, or could have been but for a full output.
         news: how many records and ends of streams were read.
         is_counted: whether its loss has been handled.
-        lost_at: when too few nodes were left because of its loss, or None.
     """
 
     def __init__(
@@ -69,19 +70,24 @@ class ConnectedNode:
         self.index = index
         self.state = AgentState.STARTING
         self.code: int | None = None
-        self.failure: dict[str, Any] | None = None
         self.running: dict[str, Any] | None = None
         self.has_ended_workers = False
         self.active_at = clock()
         self.news = 0
         self.is_counted = False
-        self.lost_at: float | None = None
         self._handle = handle
         self._ready_until = ready_until
         self._clock = clock
         self._hello: dict[str, Any] = {}
+        self._failure: AgentFailure | None = None
+        self._end: dict[str, Any] = {}
+        self._round_at = 0.0
+        self._ended_at = math.inf
         self._exitcode: int | None = None
         self._exited_at = 0.0
+        self._has_begun = False
+        self._is_replaced = False
+        self._facts: NodeFacts | None = None  # until something changes
         self._is_stopped = False
         self._problem = ""
         self._nonce = secrets.token_hex(16)
@@ -186,6 +192,8 @@ class ConnectedNode:
                 yield from self._split(fd, b"")
         if not self._open:
             self.state = AgentState.ENDED
+            self._ended_at = min(self._ended_at, now)
+            self._facts = None
 
     def is_overdue(self) -> bool:
         """Whether it should have been ready by now."""
@@ -199,13 +207,18 @@ class ConnectedNode:
             return self._describe_failed_start()
         if self.is_overdue():
             limit = f"{plan.start_timeout:g} s (--start-limit)"
-            return f"{self.name}: no agent has reported within {limit}" + (
+            said = (
                 f": {self._last_lines[-1]}" if self._last_lines else ", and it has written nothing"
             )
-        return self._difference(plan) if self.state is AgentState.READY else ""
+            describe = getattr(self._handle, "describe_silence", None)
+            why = f"; {describe()}" if describe is not None else ""
+            return f"{self.name}: no agent has reported within {limit}{said}{why}"
+        return self.difference(plan)
 
-    def _difference(self, plan: JobPlan) -> str:
-        """Return what this node lacks, or has in another version than this one."""
+    def difference(self, plan: JobPlan) -> str:
+        """Return what a node that is ready lacks, or has in another version than this machine."""
+        if self.state is not AgentState.READY:
+            return ""
         hello = self._hello
         if hello.get("protocol") != records.VERSION or hello["version"] != __version__:
             return (
@@ -252,6 +265,12 @@ class ConnectedNode:
             found.expect(self._nonce)
         self._handle.write(json.dumps({**settings, "nonce": self._nonce}).encode() + b"\n")
         self.state = AgentState.RUNNING
+        self._has_begun, self._facts = True, None
+
+    def leave(self, reason: str) -> None:
+        """Let a running agent stop its workers and end, however far it is with that already."""
+        if self.state is AgentState.RUNNING:
+            self._handle.write(json.dumps({"leave": reason}).encode() + b"\n")
 
     def signal(self, signum: int) -> None:
         """Let a running agent send a signal to itself."""
@@ -266,6 +285,7 @@ class ConnectedNode:
         """
         self._is_stopped = True
         self._problem = self._problem or problem
+        self._facts = None
         self._handle.stop()
 
     def close(self) -> None:
@@ -278,17 +298,47 @@ class ConnectedNode:
             return ""
         return f"{self.name} after {self._lines} lines"
 
-    def is_replaceable(self) -> bool:
-        """Whether it has ended in a way in which another node may take its place."""
-        return self.code in (None, ExitCode.NODE_EXCLUDED)
+    def note_replaced(self) -> None:
+        """Take note that another node was started in its place."""
+        self._is_replaced, self._facts = True, None
 
-    def describe_end(self) -> str:
-        """Describe how a node was lost."""
-        if self.code == ExitCode.NODE_EXCLUDED:
-            return f"{self.name} was excluded from the job"
+    def facts(self) -> NodeFacts:
+        """Return what is known of it."""
+        if self._facts is None:
+            self._facts = self._collect_facts()
+        return self._facts
+
+    def _collect_facts(self) -> NodeFacts:
+        running, end = self.running or {}, self._end
+        facts = NodeFacts(
+            name=self.name,
+            has_begun=self._has_begun,
+            has_ended=self.state is AgentState.ENDED,
+            ended_at=self._ended_at,
+            code=self.code,
+            has_succeeded=end.get("has_succeeded", False),
+            verdict=JobOutcome(end["verdict"]) if end.get("verdict") else None,
+            failure=self._failure,
+            # Agents whose rendezvous does not know the whole job count their rounds themselves.
+            round=(running["round"] if running["is_job_wide"] else 0) if running else None,
+            size=running.get("nodes", 0),
+            round_at=self._round_at,
+            is_replaced=self._is_replaced,
+        )
+        return replace(facts, end=self._describe_end(facts))
+
+    def _describe_end(self, facts: NodeFacts) -> str:
+        """Describe how a node was lost, left or excluded; empty if it was not."""
+        if facts.is_excluded or facts.is_silenced:
+            what = "was excluded from the job" if facts.is_excluded else "has ended its workers"
+            return f"{self.name} {what}" + (f": {facts.failure.text}" if facts.failure else "")
+        if facts.has_left:
+            return f"{self.name} has left the job: its agent ended with {self.code}"
+        if not facts.is_lost:
+            return ""
         if self._problem:
             return self._problem
-        if self.running is None and not self._hello:
+        if not self._hello:
             return self._describe_failed_start()
         return f"{self.name} is lost: its agent ended with {self._exitcode} without a report"
 
@@ -302,6 +352,7 @@ class ConnectedNode:
     def _handle_record(self, record: dict[str, Any] | records.InvalidRecord) -> None:
         if self._problem:
             return
+        self._facts = None
         if isinstance(record, records.InvalidRecord):
             self.stop(f"{self.name}: its agent has sent an invalid record: {record.problem}")
             return
@@ -311,7 +362,7 @@ class ConnectedNode:
                 self._last_lines.clear()
                 self.state = AgentState.READY
             case "running":
-                self.running = record
+                self.running, self._round_at = record, self._clock()
             case "workers_ended":
                 self.has_ended_workers = True
             case "failure_text":
@@ -319,10 +370,13 @@ class ConnectedNode:
                 if len(self._failure_text) > _MAX_FAILURE:
                     self.stop(f"{self.name}: its agent has sent a failure without an end")
             case "failure":
-                self.failure = {**record, "text": self._failure_text + record["text"]}
+                known = {name: value for name, value in record.items() if name != "kind"}
+                known["text"] = self._failure_text + record["text"]
+                self._failure = AgentFailure(**known, reported_at=self._clock())
                 self._failure_text = ""
             case "end":
-                self.code = record["code"]
+                self.code, self._end = record["code"], record
+                self._ended_at = self._clock()
             case "end_of_output":
                 self._has_whole_output = True
 

@@ -8,59 +8,48 @@ import select
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.cli import STDERR as CONSOLE
 from plaunch.durations import milliseconds
-from plaunch.errors import ExitCode, PlaunchError
 
-from plaunch_engines.agents import AgentState, ConnectedNode
+from plaunch_engines.agents import AgentState
 from plaunch_engines.delivery import deliver
+from plaunch_engines.ending import CommandFacts, conclude, is_over
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
-from plaunch_engines.plan import count_left
 from plaunch_engines.repeated import RepeatedMessages
+from plaunch_engines.started_nodes import StartedNodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from plaunch.engines import Engine
+    from plaunch.errors import PlaunchError
 
+    from plaunch_engines.agents import ConnectedNode
+    from plaunch_engines.ending import Ending, NodeFacts
+    from plaunch_engines.node_files import NodeFiles
     from plaunch_engines.output import MergedOutput
     from plaunch_engines.plan import JobPlan
 
 _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
-_PROBLEMS_WAIT = 3.0  # seconds for other nodes to report problems, after the first problem
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
 _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
 _LAST_WAIT = 10.0  # seconds without a byte of an agent whose workers have ended
 _STOP_WAIT = 60.0  # the same, longer than the workers' grace, to stop workers of a failed job
-_MAX_REPLACED = 3  # replacements for each node of the job, in all
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*STOPS, signal.SIGUSR1, signal.SIGUSR2)
 _KILL_AFTER = 3  # stop signals after which agents are killed: the first stops, the second hurries
-
-
-class NodesLostError(PlaunchError):
-    """Nodes are lost, and too few are left for the job."""
-
-    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
-
-
-class StartError(PlaunchError):
-    """Agents cannot be started on all nodes."""
-
-    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
 
 
 @dataclass
 class _Job:
     """What is known of the job as a whole."""
 
-    endpoint: str = ""
     signals: list[int] = field(default_factory=list)  # the stop signals so far
+    signalled_at: float = math.inf  # when the first one arrived
     error: PlaunchError | None = None  # why this command ends the job
-    problem_at: float = math.inf  # when a node could not be started
-    replaced: int = 0
+    error_at: float = math.inf  # when that happened which it ends the job for
     over_at: float = math.inf  # when the job was seen to be over
     is_released: bool = False  # whether spares that have not noticed the end were stopped
 
@@ -72,6 +61,7 @@ class JobDriver:
         engine: starts agents.
         plan: what to start.
         output: where lines of the nodes go.
+        files: gets them as well, for each node; None if there are no such files.
         clock: a monotonic clock, in seconds.
     """
 
@@ -81,13 +71,15 @@ class JobDriver:
         plan: JobPlan,
         output: MergedOutput,
         *,
+        files: NodeFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
+        self._files = files
         self._plan = plan
         self._output = output
         self._clock = clock
-        self._nodes: list[ConnectedNode] = []
+        self._nodes = StartedNodes(engine, plan, output.say, clock)
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
         self._began = clock()
@@ -100,14 +92,16 @@ class JobDriver:
         Raises:
             PlaunchError: the job could not be started, or lost too many nodes.
         """
-        before = {signum: signal.signal(signum, _ignore) for signum in _FORWARDED}
+        # Those that are ignored, as with nohup, stay so.
+        signals = [each for each in _FORWARDED if signal.getsignal(each) is not signal.SIG_IGN]
+        before = {signum: signal.signal(signum, _ignore) for signum in signals}
         previous_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
-            self._start(range(self._plan.count))
-            while any(node.state is not AgentState.ENDED for node in self._nodes):
+            self._nodes.start(range(self._plan.count))
+            while not self._nodes.have_ended():
                 self._wait()
                 self._advance()
-            return self._conclude()
+            return self._report(conclude(self._nodes.facts(), self._command_facts()))
         finally:
             self._engine.close()
             for node in self._nodes:
@@ -118,6 +112,8 @@ class JobDriver:
                 self._output, self._wake_read, STOPS, CONSOLE.say,
                 is_stopped=bool(self._job.signals),
             )  # fmt: skip
+            if self._files is not None and self._output.is_written():
+                self._files.close()
             signal.set_wakeup_fd(previous_fd)
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -156,6 +152,8 @@ class JobDriver:
     def _write(self, node: ConnectedNode, texts: Iterable[tuple[bool, bytes]]) -> None:
         """Write what a node has written."""
         for is_error, text in texts:
+            if self._files is not None:
+                self._files.write(node.name, text, is_error=is_error)
             if self._plan.count == 1:
                 self._output.write(STDERR if is_error else STDOUT, "", text)
             elif not is_error:
@@ -168,7 +166,8 @@ class JobDriver:
         for number in numbers:
             if number in STOPS:
                 self._job.signals.append(number)
-                if len(self._job.signals) == 1 and not self._is_running():
+                self._job.signalled_at = min(self._job.signalled_at, self._clock())
+                if len(self._job.signals) == 1 and not self._nodes.are_running():
                     self._kill_all()
                 elif len(self._job.signals) >= _KILL_AFTER:
                     self._output.say(
@@ -184,43 +183,21 @@ class JobDriver:
         for node in self._nodes:
             node.signal(signum)
 
-    def _is_running(self) -> bool:
-        return any(node.state is AgentState.RUNNING for node in self._nodes)
-
     # --- steps ------------------------------------------------------------------------------------
-
-    def _start(self, indices: Iterable[int]) -> None:
-        wanted = list(indices)
-        handles = self._engine.start(self._plan.command, wanted)
-        until = self._clock() + self._plan.start_timeout
-        self._nodes += [
-            ConnectedNode(index, handle, until, self._clock)
-            for index, handle in zip(wanted, handles, strict=True)
-        ]
 
     def _advance(self) -> None:
         """Do what the present state of the nodes requires."""
         now = self._clock()
         missing = self._update()
-        if not self._job.endpoint:
-            self._begin()
-            return
-        is_open = not self._job.signals and self._job.error is None and not self._is_over()
-        # Spares that began with the others could take the places of the first nodes.
-        has_begun = any(node.running or node.state is AgentState.ENDED for node in self._nodes)
-        for node in self._nodes:
-            if node.state not in (AgentState.STARTING, AgentState.READY):
-                continue
-            if not is_open:
-                node.stop()
-            elif problem := node.problem(self._plan):
-                node.stop(problem)
-            elif node.state is AgentState.READY and has_begun:
-                self._configure(node)
-        if is_open:
-            self._replace_lost()
-        elif not self._job.signals:
-            self._end_the_rest(now)
+        if self._is_open():
+            self._nodes.handle_losses()
+            if not self._nodes.lost and (error := self._nodes.give_places()) is not None:
+                self._give_up(error, now)
+                self._kill_all()
+        if not self._is_open():
+            self._nodes.stop_waiting()
+            if not self._job.signals:
+                self._end_the_rest(now)
         if missing:
             self._output.say(
                 "the end of the workers' output may be missing: an agent or its connection has "
@@ -228,6 +205,11 @@ class JobDriver:
                 "WARNING",
             )
         self._show_status()
+
+    def _is_open(self) -> bool:
+        """Whether the job has not ended, so that nodes may join it."""
+        is_ending = self._job.signals or self._job.error is not None or self._nodes.lost
+        return not is_ending and not is_over(self._nodes.facts())
 
     def _update(self) -> list[str]:
         """Take note of agents that have ended; return what may be missing of their output."""
@@ -244,8 +226,9 @@ class JobDriver:
         their workers. All limits begin anew with everything that an agent writes.
         """
         self._job.over_at = min(self._job.over_at, now)
-        has_failed = self._job.error is not None or any(
-            node.code and not node.is_replaceable() for node in self._nodes
+        error = self._command_facts().error
+        has_failed = error is not None or any(
+            facts.code and facts.is_result for facts in self._nodes.facts()
         )
         last = max((node.round for node in self._nodes), default=-1)
         for node in self._nodes:
@@ -261,77 +244,23 @@ class JobDriver:
                     "WARNING",
                 )
                 node.stop()
-        if not self._job.is_released and now - self._job.over_at >= _SPARES_WAIT:
-            self._job.is_released = True
-            for node in self._nodes:
-                if node.running is None:
-                    node.signal(signal.SIGTERM)
-
-    def _begin(self) -> None:
-        """Configure all nodes once all are ready; end the job if one cannot be."""
-        problems = [text for node in self._nodes if (text := node.problem(self._plan))]
-        if problems:
-            now = self._clock()
-            self._job.problem_at = min(self._job.problem_at, now)
-            is_complete = all(
-                node.state is not AgentState.STARTING or node.is_overdue() for node in self._nodes
-            )
-            if is_complete or now - self._job.problem_at >= _PROBLEMS_WAIT:
-                if self._job.error is None and not self._job.signals:
-                    self._job.error = StartError(self._plan.describe_problems(problems))
-                self._kill_all()
-        elif all(node.state is AgentState.READY for node in self._nodes):
-            self._job.endpoint = self._plan.endpoint or self._nodes[0].endpoint()
-            self._output.say(self._plan.describe(self._job.endpoint))
-            for node in self._nodes:
-                if node.index < self._plan.max_nodes:
-                    self._configure(node)
-
-    def _configure(self, node: ConnectedNode) -> None:
-        node.configure(self._plan.settings_of(node.index, node.address, self._job.endpoint))
-
-    def _is_over(self) -> bool:
-        """Whether an agent has ended with the result of the job, so that the others will."""
-        return any(node.code is not None and not node.is_replaceable() for node in self._nodes)
-
-    def _replace_lost(self) -> None:
+        if self._job.is_released:
+            return
+        if now - self._job.over_at < (_SPARES_WAIT if error is None else _TOO_FEW_WAIT):
+            if self._nodes.lost:
+                self._nodes.handle_losses()  # there may be more of them
+            return
+        self._job.is_released = True
         for node in self._nodes:
-            if node.state is not AgentState.ENDED or node.is_counted:
-                continue
-            node.is_counted = True
-            self._output.say(node.describe_end(), "WARNING")
-            left = sum(other.state is not AgentState.ENDED for other in self._nodes)
-            problem = self._replace(node)
-            if not problem:
-                continue
-            self._output.say(
-                f"{node.name} is not replaced: {problem}; {count_left(left)}", "WARNING"
-            )
-            if left < self._plan.min_nodes:
-                node.lost_at = self._clock()
-        lost = [node for node in self._nodes if node.lost_at is not None]
-        if lost and all(self._clock() - (node.lost_at or 0.0) >= _TOO_FEW_WAIT for node in lost):
-            left = sum(node.state is not AgentState.ENDED for node in self._nodes)
-            self._job.error = NodesLostError(
-                self._plan.describe_loss([node.name for node in lost], left)
-            )
-            self._send_signal(signal.SIGTERM)
+            if error is not None:
+                node.leave(f"the job ends: {error}")
+            elif node.running is None:
+                node.leave("the job is over")
 
-    def _replace(self, node: ConnectedNode) -> str:
-        """Start a node in the place of another one; return why that is impossible, or ""."""
-        if self._plan.is_static:
-            return "nodes of the rendezvous backend 'static' cannot be replaced"
-        if not self._engine.can_replace:
-            return f"--on={self._plan.engine} has no other node"
-        if self._job.replaced >= _MAX_REPLACED * self._plan.count:
-            return f"{self._job.replaced} nodes have been replaced already"
-        self._job.replaced += 1
-        try:
-            self._start([max(other.index for other in self._nodes) + 1])
-        except PlaunchError as error:
-            return str(error)
-        self._output.say(f"{self._nodes[-1].name} is started in the place of {node.name}")
-        return ""
+    def _give_up(self, error: PlaunchError, at: float) -> None:
+        """End the job for a reason of this command; the first one counts."""
+        if self._job.error is None:
+            self._job.error, self._job.error_at = error, at
 
     def _kill_all(self) -> None:
         for node in self._nodes:
@@ -339,22 +268,33 @@ class JobDriver:
 
     # --- result -----------------------------------------------------------------------------------
 
-    def _conclude(self) -> int:
-        """Return the exit code, after the report of the first failure."""
-        if any(node.code == 0 for node in self._nodes):
-            return 0
-        if self._job.signals and not any(node.code for node in self._nodes):
-            return 128 + self._job.signals[0]
-        failure = _first_failure(self._nodes)
-        if failure is not None:
-            self._output.say(_describe_failure(failure, self._nodes), "ERROR")
-            return int(failure["code"])
-        if self._job.error is not None:
-            raise self._job.error
-        codes = [node.code for node in self._nodes if node.code]
-        if codes:
-            return codes[0]
-        raise NodesLostError("; ".join(node.describe_end() for node in self._nodes))
+    def _command_facts(self) -> CommandFacts:
+        job, lost = self._job, self._nodes.lost
+        error, at, code = job.error, job.error_at, 0
+        if error is None and lost:
+            error, at = self._nodes.describe_loss(), lost[0].ended_at
+            code = (lost[0].code or 0) if lost[0].has_left else 0
+        return CommandFacts(
+            signum=job.signals[0] if job.signals else None,
+            signalled_at=job.signalled_at,
+            error=error,
+            error_at=at,
+            error_code=code or (0 if error is None else error.exit_code),
+        )
+
+    def _report(self, ending: Ending) -> int:
+        """Return the exit code, after a report of why it is not 0.
+
+        Raises:
+            PlaunchError: this command has ended the job.
+        """
+        if ending.failure is not None:
+            self._output.say(_describe_failure(ending, self._nodes.facts()), "ERROR")
+        if ending.error is not None:
+            if ending.code == ending.error.exit_code:
+                raise ending.error
+            self._output.say(str(ending.error), "ERROR")
+        return ending.code
 
     def _show_status(self) -> None:
         running = [node for node in self._nodes if node.running is not None]
@@ -368,22 +308,19 @@ class JobDriver:
         self._output.show(text)
 
 
-def _first_failure(nodes: Sequence[ConnectedNode]) -> dict[str, Any] | None:
-    """Return the report that describes best what failed first."""
-    failures = [node.failure for node in nodes if node.failure is not None]
-    return max(failures, key=lambda one: (one["is_first"], one["is_of_workers"]), default=None)
+def _describe_failure(ending: Ending, nodes: Sequence[NodeFacts]) -> str:
+    """Return the report of a failure, after the names of its nodes if the text does not say that.
 
-
-def _describe_failure(failure: dict[str, Any], nodes: Sequence[ConnectedNode]) -> str:
-    """Return the text of a failure, after the names of its nodes if the text does not say that.
-
-    Reports about workers name the host, and what all nodes report is the fault of none.
+    Reports about workers name the host, and what all nodes report is the fault of none. Nodes whose
+    loss has led to it come first.
     """
-    text = str(failure["text"])
-    names = [node.name for node in nodes if node.failure and node.failure["text"] == text]
-    if failure["is_of_workers"] or len(names) == len(nodes):
-        return text
-    return f"{', '.join(names)}: {text}"
+    failure = ending.failure
+    if failure is None:
+        return ""
+    names = [node.name for node in nodes if node.failure and node.failure.text == failure.text]
+    is_known = failure.is_of_workers or len(names) == len(nodes)
+    text = failure.text if is_known else f"{', '.join(names)}: {failure.text}"
+    return "; ".join([*(node.end for node in ending.lost), text])
 
 
 def _ignore(signum: int, frame: object) -> None:

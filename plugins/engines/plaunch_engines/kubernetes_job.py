@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli import STDERR
 from plaunch.errors import ThreadStartError
 
-from plaunch_engines.driver import NodesLostError, StartError
+from plaunch_engines.errors import NodesLostError, StartError
 from plaunch_engines.kubernetes_client import ClusterError
 from plaunch_engines.kubernetes_logs import PodLogs
 from plaunch_engines.kubernetes_manifests import grace

@@ -21,8 +21,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import Extension
+from plaunch.agent import Extension, WorkerState
+from plaunch.errors import ExitCode, PlaunchError, RendezvousError, SignalException
 from plaunch.plugin import hookimpl
+from plaunch.rendezvous import JobOutcome
 from plaunch.threads import start_thread
 
 from plaunch_engines import records
@@ -59,13 +61,14 @@ def main(arguments: Sequence[str]) -> NoReturn:
         end(0)
     os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
     os.environ.update(settings["env"])
+    os.environ.pop("PLAUNCH_EXIT_CODE", None)  # the command reduces the code of the job
     os.environ["PATH"] = begin_path(os.environ.get("PATH", os.defpath), sys.executable)
     os.chdir(folder)
     reporter = Reporter(settings["nonce"], connection.stdout)
     agent = ConnectedAgent(reporter)
     connection.listen(agent)
     code = concluded(lambda: agent.run(settings["arguments"]))
-    reporter.finish(code)
+    agent.report_end(code)
     end(code)
 
 
@@ -122,15 +125,20 @@ class Reporter:
         """Write the records of a failure."""
         self._write(records.encode_failure(self._nonce, text, **fields))
 
-    def finish(self, code: int) -> None:
-        """Report the exit code, and that both streams are complete.
+    def finish(self, code: int, *, has_succeeded: bool, verdict: str) -> None:
+        """Report the end of the agent, and that both streams are complete.
 
         Waits as long as the command does not read: it has another limit, or has ended, which ends
         this process, too.
+
+        Args:
+            code: the exit code.
+            has_succeeded: whether all workers of this node have succeeded in its last round.
+            verdict: how the job ended, according to its own record; empty if that is not known.
         """
         from plaunch.cli import STDERR
 
-        self.report("end", code=code)
+        self.report("end", code=code, has_succeeded=has_succeeded, verdict=verdict)
         STDERR.finish(threading.TIMEOUT_MAX)
         with contextlib.suppress(OSError):  # the command has ended
             os.write(self._stdout, records.encode(self._nonce, kind="end_of_output"))
@@ -155,6 +163,10 @@ class ConnectedAgent(Extension):
         self._reporter = reporter
         self._control: Control | None = None
         self._ranks: set[int] = set()
+        self._is_job_wide = False
+        self._has_ended = False
+        self._has_succeeded = False
+        self._verdict = ""  # how the job ended, according to its own record
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run a command line; report an error to the command instead of printing it.
@@ -164,34 +176,50 @@ class ConnectedAgent(Extension):
             SignalException: a signal has ended the job.
         """
         from plaunch.cli import run
-        from plaunch.errors import PlaunchError, SignalException
 
         try:
             run(arguments, plugins=[self], is_introduced=True)
         except SignalException:
             raise
         except PlaunchError as error:
-            text = getattr(error, "for_console", error.__str__)()
-            first = getattr(error, "get_first_failure", None)
-            rank = first()[0] if first is not None else None
-            self._reporter.report_failure(
-                text,
-                code=int(error.exit_code),
-                is_first=rank in self._ranks,
-                is_of_workers=rank is not None,
-            )
+            if error.exit_code != ExitCode.OK:  # a spare that was not needed has not failed
+                self._report_failure(error)
             raise SystemExit(error.exit_code) from None
 
-    def request_end(self) -> bool:
-        """Request that this node leaves the job; False if there is no agent yet."""
+    def _report_failure(self, error: PlaunchError) -> None:
+        first = getattr(error, "get_first_failure", None)
+        rank, failure = first() if first is not None else (None, None)
+        misses_others = isinstance(error, RendezvousError)
+        if failure is not None:
+            misses_others = failure.is_consequence
+        self._reporter.report_failure(
+            getattr(error, "for_console", error.__str__)(),
+            code=int(error.exit_code),
+            is_first=rank in self._ranks,
+            is_of_workers=rank is not None,
+            is_consequence=misses_others and self._verdict != JobOutcome.FAILED,
+        )
+
+    def report_end(self, code: int) -> None:
+        """Report the exit code, and what is known of the end of the job."""
+        self._reporter.finish(
+            code,
+            has_succeeded=self._has_succeeded and code == ExitCode.OK,
+            verdict=self._verdict,
+        )
+
+    def leave(self, reason: str) -> None:
+        """Let this node leave the job; thread-safe. A stop in progress is not hurried."""
         control = self._control
         if control is not None:
-            control.request("leave", _LOST)
-        return control is not None
+            control.request("leave", reason)
+        elif not self._has_ended:  # there is no agent yet
+            os.kill(os.getpid(), signal.SIGTERM)
 
     # --- as a plugin ------------------------------------------------------------------------------
 
     takes_events = False
+    known_as = "plaunch --on"
 
     @hookimpl
     def plaunch_extensions(self, context: object) -> Iterable[ConnectedAgent]:
@@ -202,11 +230,16 @@ class ConnectedAgent(Extension):
     def start(self, control: Control) -> None:
         """Keep the control of the agent."""
         self._control = control
+        self._is_job_wide = control.snapshot().is_job_wide
 
     def stop(self, result: RunResult | None) -> None:
-        """Forget the agent."""
-        del result
-        self._control = None
+        """Keep how the job and this node have ended, and forget the agent."""
+        control, self._control = self._control, None
+        self._has_ended = True
+        self._has_succeeded = result is not None and result.state is WorkerState.SUCCEEDED
+        now = control.snapshot() if control is not None else None
+        if now is not None and now.is_job_wide and now.verdict is not None:
+            self._verdict = now.verdict.value
 
     @hookimpl
     def plaunch_workers_started(self, group: GroupInfo) -> None:
@@ -215,6 +248,7 @@ class ConnectedAgent(Extension):
         self._reporter.report(
             "running",
             round=group.round,
+            is_job_wide=self._is_job_wide,
             attempt=group.attempt,
             nodes=group.group_world_size,
             workers=group.workers[0].world_size,
@@ -261,10 +295,12 @@ class Connection:
 
     def _listen(self, agent: ConnectedAgent) -> None:
         for message in self._lines:
-            os.kill(os.getpid(), message["signal"])
+            if "leave" in message:
+                agent.leave(message["leave"])
+            else:
+                os.kill(os.getpid(), message["signal"])
         began = time.monotonic()
-        if not agent.request_end():
-            os.kill(os.getpid(), signal.SIGTERM)
+        agent.leave(_LOST)
         time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGTERM)  # the second request ends the grace
         time.sleep(began + _LAST - time.monotonic())

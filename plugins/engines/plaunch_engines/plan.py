@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plaunch.cli import Arguments
     from plaunch.options import Option
 
+    from plaunch_engines.ending import NodeFacts
 
 # Options that this command sets for each agent.
 _OF_AGENTS = ("local_addr", "node_rank", "scheduler", "standalone")
@@ -41,6 +42,7 @@ class JobPlan:
         folder: the working folder.
         env: the variables of each agent.
         python: the interpreter of the agents.
+        output_folder: where each node has a file with its output; empty for none.
         setup: the line that a shell runs before each agent; empty for none.
         rdzv_conf: the options of the rendezvous backend.
         endpoint: the rendezvous endpoint; empty if the first node hosts it.
@@ -61,6 +63,7 @@ class JobPlan:
     folder: str
     env: Mapping[str, str]
     python: str = sys.executable
+    output_folder: str = ""
     setup: str = ""
     rdzv_conf: str = ""
     endpoint: str = ""
@@ -78,19 +81,24 @@ class JobPlan:
         nodes = str(self.max_nodes)
         if self.min_nodes < self.max_nodes:
             nodes = f"{self.min_nodes} to {nodes}"
+        files = f"; output of each node in {self.output_folder}" if self.output_folder else ""
         spares = self.count - self.max_nodes
         more = f", {spares} of them spare" if spares > 0 else ""
         agents = f"{self.count} {'agent' if self.count == 1 else 'agents'}{more}"
         word = "node" if nodes == "1" else "nodes"
-        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}"
+        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}{files}"
 
-    def settings_of(self, index: int, address: str, endpoint: str) -> dict[str, object]:
+    def settings_of(
+        self, index: int, address: str, endpoint: str, *, is_host: bool
+    ) -> dict[str, object]:
         """Return what an agent gets: its arguments and its variables.
 
         Args:
             index: the number of the node.
             address: the address at which the other nodes reach it.
             endpoint: where all nodes meet.
+            is_host: whether the node hosts the rendezvous store, if the user has not given an
+                endpoint.
         """
         options = [*self.options]
         if self.is_static:
@@ -102,7 +110,7 @@ class JobPlan:
                 options.append(f"--node-rank={index}")
             conf = self.rdzv_conf
             if not self.endpoint:
-                conf = ",".join(filter(None, [conf, f"is_host={str(index == 0).lower()}"]))
+                conf = ",".join(filter(None, [conf, f"is_host={str(is_host).lower()}"]))
             if conf:
                 options.append(f"--rdzv-conf={conf}")
         if address:
@@ -124,12 +132,16 @@ class JobPlan:
             return "; name the Python of the nodes with --node-python"
         return ""
 
-    def describe_loss(self, lost: Iterable[str], left: int) -> str:
-        """Return the message about a job that has too few nodes, after it lost those."""
+    def describe_loss(self, gone: Sequence[NodeFacts], left: int) -> str:
+        """Return the message about a job that has too few nodes, after those were lost or left."""
+        names = {
+            what: ", ".join(node.name for node in gone if node.has_left == (what == "left"))
+            for what in ("lost", "left")
+        }
+        ends = " and ".join(f"{named} {what}" for what, named in names.items() if named)
         return (
-            f"{', '.join(lost)} lost; {count_left(left)}, the job needs {self.min_nodes} "
-            "(--nnodes). A job survives this with spare nodes (--spares=N), or with fewer nodes "
-            "(--nnodes=MIN:MAX)"
+            f"{ends}; {count_left(left)}, the job needs {self.min_nodes} (--nnodes). A job "
+            "survives this with spare nodes (--spares=N), or with fewer nodes (--nnodes=MIN:MAX)"
         )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.numbers import MOST, quote
+from plaunch.rendezvous import JobOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,9 +79,23 @@ class Flag:
         return "true or false"
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def allows(self, value: object) -> bool:
+        """Whether a field may have this value."""
+        return isinstance(value, str) and value in self.words
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(repr, self.words))}"
+
+
 _CODE = Whole(0, 255)
 # The fields of each kind of record, besides `kind`; all of them are required.
-FIELDS: Mapping[str, Mapping[str, Whole | Text | Flag]] = MappingProxyType(
+FIELDS: Mapping[str, Mapping[str, Whole | Text | Flag | OneOf]] = MappingProxyType(
     {
         # What the command needs to know of a node, before it sends the settings.
         "hello": {
@@ -94,16 +109,24 @@ FIELDS: Mapping[str, Mapping[str, Whole | Text | Flag]] = MappingProxyType(
             "port": Whole(0, 65535),
         },
         # A round has begun: its workers have been started on this node.
-        "running": {"round": Whole(), "attempt": Whole(), "nodes": Whole(1), "workers": Whole(1)},
+        "running": {
+            "round": Whole(), "attempt": Whole(), "nodes": Whole(1), "workers": Whole(1),
+            "is_job_wide": Flag(),
+        },
         # The workers of this node have ended, and no round follows here.
         "workers_ended": {},
         # A part of the text of a failure, which follows.
         "failure_text": {"text": Text(_PART)},
         "failure": {
             "text": Text(_PART), "code": _CODE, "is_first": Flag(), "is_of_workers": Flag(),
+            "is_consequence": Flag(),
         },
-        # The last record on standard error: the exit code of the agent.
-        "end": {"code": _CODE},
+        # The last record on standard error: the exit code of the agent, whether all of its workers
+        # have succeeded, and how the job ended according to its own record.
+        "end": {
+            "code": _CODE, "has_succeeded": Flag(),
+            "verdict": OneOf(("", *(outcome.value for outcome in JobOutcome))),
+        },
         # The last record on standard output: all that workers have written there precedes it.
         "end_of_output": {},
     }

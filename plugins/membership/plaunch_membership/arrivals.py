@@ -99,14 +99,14 @@ class Arrivals:
 
     def _why(self, state: JobState) -> str:
         """The reason for the next round; empty for the first one."""
-        return "" if state.world is None else printable(state.reason[:_MAX_REASON_LENGTH])
+        return "" if state.world is None else printable(state.reason, _MAX_REASON_LENGTH)
 
     def _where(self) -> str:
         """Describe where the store is, and which node hosts it, if one does."""
         if not self._endpoint:
             return ""
         hosts = (node.host for node in self._present or () if node.is_host)
-        host = "this node" if self._membership.identity.is_host else next(hosts, "")
+        host = "this node" if self._membership.is_host else next(hosts, "")
         hosted = f", hosted by {host}" if host else ""
         return f"; the store is at {printable(self._endpoint + hosted)}"
 

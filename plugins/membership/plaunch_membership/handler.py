@@ -94,9 +94,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._pipe = WakePipe()
         self._is_over = False
         self._has_closed = False  # by `set_closed`
-        self.job = self._connect(
-            NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
-        )
+        self.job = self._connect(NodeIdentity.of_this_process(params, store.address))
         if store.outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
@@ -114,6 +112,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             follows=follows,
             wake_agent=self._pipe.wake,
             absence_is_loss=self._store.subscribe is not None,
+            hosts_store=self._store.hosts_store,
         )
         return JobConnection(membership, self._store, self._bounds, self._port.hold)
 
@@ -240,7 +239,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return place.to_round(open_store and partial(open_store, prefix))
 
     def _give_up(self, error: RendezvousTimeoutError) -> RoundPlace | None:
-        """End the wait on all nodes, as the store ends; the place if a round is formed meanwhile."""
+        """End the wait on all nodes; return the place if a round is formed meanwhile."""
         membership, part = self.membership, self.membership.part
         self.job.requests.give_up(str(error))
         with membership.lock:
@@ -273,7 +272,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self.job.stay.wait(lambda: self._is_over)
         if self.membership.news.verdict is None:
             return self.leave()
-        if self.membership.identity.is_host:
+        if self.membership.is_host:
             self.job.requests.linger(self.job.stay.must_linger)
             return self._end(self._timing.close_timeout + FAREWELL)
         self.job.requests.finish()
