@@ -227,7 +227,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 membership.lock.wait(min(left, self._bounds.check_interval))
         if not is_formed and membership.state is not None:
             error = job.arrivals.explain_timeout()
-            place = self._give_up(error) if membership.identity.is_host else None
+            place = self._give_up(error) if membership.is_host else None
             if place is None:
                 raise error
         if place is None:
