@@ -66,6 +66,12 @@ class LaunchRequest(NamedTuple):
     started: Callable[[], None] | None = None
 
     @property
+    def command(self) -> list[str]:
+        """The name, and the arguments behind it as texts; those of a function are not known."""
+        words = [str(arg) for arg in self.args] if isinstance(self.entrypoint, str) else []
+        return [self.name, *words[words.index(self.name) + 1 if self.name in words else 0 :]]
+
+    @property
     def name(self) -> str:
         """What is run, in reports and events: a function, a program, or a script."""
         entrypoint = self.entrypoint
@@ -263,6 +269,7 @@ def create_rendezvous(
     config: LaunchConfig,
     manager: PluginManager,
     restart_policy: LaunchRestartPolicy | None,
+    command: Sequence[str] = (),
 ) -> RendezvousHandler:
     """Create the rendezvous handler of the selected backend.
 
@@ -270,6 +277,7 @@ def create_rendezvous(
         config: the settings.
         manager: finds the backend.
         restart_policy: decides about restarts on the leading node.
+        command: see `JobSettings`.
 
     Raises:
         UsageError: the backend refuses its settings, or does not use the job's token.
@@ -288,6 +296,7 @@ def create_rendezvous(
             start_timeout=config.start_timeout,
             restart_policy=restart_policy,
             shared={} if restart_policy is None else restart_policy.shared_settings(),
+            command=command,
         ),
         **config.rdzv_configs,
     )

@@ -124,7 +124,9 @@ class LaunchSession:
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
         checks, starter = components.health_checks, components.starter
-        handler = create_rendezvous(config, self._manager, components.restart_policy)
+        handler = create_rendezvous(
+            config, self._manager, components.restart_policy, self._request.command
+        )
         stack.callback(self._release, handler)
         stack.callback(self._close_logs)
         if starter is not None:

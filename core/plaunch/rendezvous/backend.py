@@ -14,7 +14,7 @@ from plaunch.numbers import quote, whole
 from plaunch.values import Record, Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.durations import Duration
     from plaunch.restarts import RestartPolicy
@@ -35,6 +35,8 @@ class JobSettings(Value):
         restart_policy: decides what follows a failure of the job; None leaves it to the budget.
         shared: more options on which all nodes must agree, by name, as texts; those that are not
             given are left out.
+        command: what the workers of this node run: the program, and its arguments as texts. Jobs
+            that share an endpoint and have the default run id can be told apart by it.
     """
 
     node_rank: int | None = None
@@ -42,6 +44,7 @@ class JobSettings(Value):
     start_timeout: float | None = None
     restart_policy: RestartPolicy | None = None
     shared: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] = ()
 
 
 @plain_dataclass

@@ -59,11 +59,13 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
 def _describe_token(context: NodeContext, options: dict[str, object]) -> Finding:
     if TOKEN_OPTION in options or context.environ.get(TOKEN_VARIABLE):
         return Finding(Status.OK, "job token", "given; all nodes need the same one")
+    are_several = context.max_nodes > 1
     return Finding(
-        Status.OK,
+        Status.WARNING if are_several else Status.OK,
         "job token",
-        "none; every program that reaches the endpoint can read and change the store. On a "
-        f"network that others use, set {TOKEN_VARIABLE} to the same secret on all nodes",
+        f"none{', and several nodes' if are_several else ''}; every program that reaches the "
+        "endpoint can read and change the store. On a network that others use, set "
+        f"{TOKEN_VARIABLE} to the same secret on all nodes: the output of `openssl rand -hex 32`",
     )
 
 

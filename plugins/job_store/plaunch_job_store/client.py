@@ -40,6 +40,10 @@ CONNECT_TIMEOUT = 5.0  # seconds for the first connection and its greeting
 _READ_SIZE = 256 << 10
 
 
+class StoreSilentError(RendezvousConnectionError):
+    """The program at the endpoint takes connections, and sends nothing."""
+
+
 class StoreClient:
     """One connection to the store, with one session. Thread-safe.
 
@@ -95,7 +99,7 @@ class StoreClient:
             self._sock = self._open(connect_timeout)
         except TimeoutError as error:
             self._refuse_tcp_store()
-            raise RendezvousConnectionError(
+            raise StoreSilentError(
                 self._describe(
                     "it takes connections but does not answer: its host is stopped, or the port "
                     "belongs to another program"

@@ -30,6 +30,9 @@ _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _I64 = struct.Struct(">q")
 _MAX_FIELDS = 12  # bytes of an operation, or of a request, beside its keys and values
+# How a client of torch's TCPStore begins, read as the length of a frame: a zero, and the first
+# three bytes of 0x3C85F7CE, in little-endian order.
+_TCP_STORE_CLIENT = 0x00CEF785
 
 
 class ProtocolError(Exception):
@@ -132,6 +135,11 @@ class FrameBuffer:
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
             if not 1 <= length <= self.limit:
+                if length == _TCP_STORE_CLIENT:
+                    raise ProtocolError(
+                        "the node uses a TCPStore of torch: it runs torchrun, or has "
+                        "--rdzv-conf store=torch; start all nodes with plaunch and the same store"
+                    )
                 raise ProtocolError(f"a frame of {length} bytes; the limit is {self.limit}")
             end = _LENGTH.size + length
             if len(self._bytes) < end:

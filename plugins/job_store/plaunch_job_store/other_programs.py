@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousConnectionError
 
+from plaunch_job_store import frames
+from plaunch_job_store.frames import MessageKind
+from plaunch_job_store.limits import MAX_GREETING
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
@@ -28,6 +32,21 @@ _VALIDATE, _MAGIC, _PING = b"\0", struct.pack("=I", 0x3C85F7CE), b"\x0d"
 def recognise(first: bytes) -> str:
     """Name the program that answers with these first bytes; empty if it is not known."""
     return next((name for beginning, name in _FIRST_BYTES if first.startswith(beginning)), "")
+
+
+def is_job_store(dial: Callable[[float], socket.socket]) -> bool:
+    """Whether the program is the store of a job of plaunch; connects to it once more."""
+    versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
+    nonce = os.urandom(frames.NONCE_SIZE)
+    hello = frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, frames.u8(0))
+    with (
+        contextlib.suppress(OSError, RendezvousConnectionError),
+        dial(_PROBE_TIMEOUT) as sock,
+    ):
+        sock.settimeout(_PROBE_TIMEOUT)
+        sock.sendall(hello)
+        return frames.MAGIC in sock.recv(MAX_GREETING)
+    return False
 
 
 def is_tcp_store(dial: Callable[[float], socket.socket]) -> bool:

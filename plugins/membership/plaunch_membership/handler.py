@@ -18,7 +18,7 @@ from plaunch_membership.job_connection import JobConnection
 from plaunch_membership.liveness import AwakeClock, late_after
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import NodeIdentity
-from plaunch_membership.options import WAIT_BOUNDS, Timing, read_token
+from plaunch_membership.options import WAIT_BOUNDS, Timing, read_token, warn_of_short_token
 from plaunch_membership.process_failures import to_job_failures, to_verdict
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.shared import ReservedPort, WakePipe
@@ -90,7 +90,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._port = ReservedPort(params.job.port_range)
         # Time in which this process was suspended must not count as silence of the others.
         self._clock = AwakeClock(_MAX_STEP * late_after(self._timing.keep_alive_interval), clock)
-        self._codec = RecordCodec(params.run_id, read_token(params, os.environ))
+        token = read_token(params, os.environ)
+        warn_of_short_token(token)
+        self._codec = RecordCodec(params.run_id, token)
         self._pipe = WakePipe()
         self._is_over = False
         self._has_closed = False  # by `set_closed`

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous import JobOutcome
+from plaunch.texts import printable
 
 from plaunch_membership import transitions
 from plaunch_membership.keys import Keys, job_key, tickets
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
+DEFAULT_RUN_ID = "none"  # torchrun's
+MAX_COMMAND = 400  # characters of a command in the record of a job
+_SECRET = re.compile(r"(?i)token|secret|passw|api.?key|credential")
+_WITHHELD = "***"
+_TWO_JOBS = "; if these are two jobs, give each an --rdzv-id and an --rdzv-endpoint of its own"
 _PATIENCE = 0.5  # seconds to wait for a record that should be there
 _LEASE_MARGIN = 1.0  # seconds that a store may take to expire a lease
 _LONGEST_LEASE = 600.0  # seconds; limits how long a node waits until it is refused
@@ -89,6 +96,7 @@ class JobLookup:
             ):
                 mismatches = self._compare(record)
                 if not mismatches:
+                    self._compare_arguments(record)
                     break
                 if (yield from self._is_alive(keys, state)):
                     yield from self._report_refusal(keys, state, mismatches)
@@ -162,6 +170,7 @@ class JobLookup:
             "max_restarts": identity.settings.max_restarts,
             "shared": dict(identity.job.shared),
             "by": identity.host,
+            "command": describe_command(identity.job.command),
         }
         return self._membership.codec.encode(job_key(identity.run_id), record)
 
@@ -194,6 +203,7 @@ class JobLookup:
             f"node {identity.host} is refused by job {identity.run_id!r}, which "
             f"{record.text('by', max_len=300)} has started with other settings: "
             f"{'; '.join(texts)}. Start all nodes with the same ones"
+            + (_TWO_JOBS if identity.run_id == DEFAULT_RUN_ID else "")
         )
 
     def _compare(self, record: StoreRecord) -> list[SettingMismatch]:
@@ -209,6 +219,10 @@ class JobLookup:
         if max_restarts != identity.settings.max_restarts:
             here = f"--max-restarts={identity.settings.max_restarts}"
             mismatches.append(SettingMismatch(here, str(max_restarts)))
+        if identity.run_id == DEFAULT_RUN_ID and (other := _command_in(record)):
+            mine = describe_command(identity.job.command)
+            if mine and mine.split(" ")[0] != other.split(" ")[0]:
+                mismatches.append(SettingMismatch(f"the command {mine!r}", repr(other)))
         others = record.record("shared") if "shared" in record else {}
         own = identity.job.shared
         mismatches += [
@@ -217,6 +231,21 @@ class JobLookup:
             if own.get(name) != others.get(name)
         ]
         return mismatches
+
+    def _compare_arguments(self, record: StoreRecord) -> None:
+        """Warn if this node may belong to another job, as only its arguments differ."""
+        identity = self._membership.identity
+        mine, other = describe_command(identity.job.command), _command_in(record)
+        if identity.run_id == DEFAULT_RUN_ID and mine and other and mine != other:
+            _log.warning(
+                "this node joins job %r, the default run id, which runs other arguments on %s: %s "
+                "there, %s here%s",
+                identity.run_id,
+                record.text("by", max_len=300),
+                other,
+                mine,
+                _TWO_JOBS,
+            )
 
     def _find_state(self, keys: Keys) -> Routine[tuple[JobState, bytes]]:
         """Return the newest known state and its record; writes the first state if there is none."""
@@ -235,6 +264,29 @@ class JobLookup:
         if held == mine:
             yield Add(keys.versions)
         return JobState.from_record(self._membership.codec.decode(key, held), 0), held
+
+
+def describe_command(words: Sequence[str]) -> str:
+    """Describe what workers run: the last part of the program's path, and its arguments.
+
+    It is stored, so values whose names say that they are secrets are left out.
+    """
+    shown = [words[0].rsplit("/", 1)[-1].replace(" ", "_")] if words else []
+    is_withheld = False
+    for word in words[1:]:
+        name, is_pair, _ = word.partition("=")
+        is_secret = _SECRET.search(name) is not None
+        if is_withheld and not word.startswith("-"):
+            shown.append(_WITHHELD)
+        else:
+            shown.append(f"{name}={_WITHHELD}" if is_secret and is_pair else word)
+        is_withheld = is_secret and not is_pair and word.startswith("-")
+    return printable(" ".join(shown))[:MAX_COMMAND]
+
+
+def _command_in(record: StoreRecord) -> str:
+    """Return the command of the node that started a job; older versions do not write it."""
+    return record.text("command", max_len=6 * MAX_COMMAND, default="")
 
 
 def _value(options: Mapping[str, object], name: str) -> str:

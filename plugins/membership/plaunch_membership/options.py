@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_MIN_TOKEN, _MAX_TOKEN = 16, 4096  # bytes
+_MIN_TOKEN, _SAFE_TOKEN, _MAX_TOKEN = 16, 32, 4096  # bytes
 _ATTEMPTS = "keep_alive_max_attempt"
 _MAX_ATTEMPTS = 1_000_000
 _MAY_BE = {
@@ -177,6 +177,18 @@ def read_token(params: RendezvousParameters, environ: Mapping[str, str]) -> byte
     if variable:
         return _checked_token(os.fsencode(variable), TOKEN_VARIABLE)
     return None
+
+
+def warn_of_short_token(token: bytes | None) -> None:
+    """Log that a token can be guessed, if it is so short."""
+    if token is not None and len(token) < _SAFE_TOKEN:
+        _log.warning(
+            "the job token has %d characters; one of fewer than %d may be guessed by a program "
+            "that listens at the endpoint instead of the host, and tries words on the proofs of "
+            "nodes; use the output of `openssl rand -hex 32`",
+            len(token),
+            _SAFE_TOKEN,
+        )
 
 
 def _read_token_file(path: str) -> bytes:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
     from plaunch_network.ports import has_listener as has_listener
+    from plaunch_network.ports import is_used_by as is_used_by
     from plaunch_network.ports import listen_at_first as listen_at_first
     from plaunch_network.ports import numeric_place as numeric_place
     from plaunch_network.ports import open_listener as open_listener
@@ -42,7 +43,7 @@ __getattr__, __dir__, __all__ = attach(
         ".hostlist": "expand_hostlist",
         ".ports": (
             "EVERYWHERE HeldPort count_connections has_listener listen_at_first numeric_place "
-            "open_listener port_owner"
+            "is_used_by open_listener port_owner"
         ),
     },
 )

@@ -17,7 +17,7 @@ from plaunch.errors import UsageError
 from plaunch.process import list_numbers, read_fds, read_name, read_proc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # The states of sockets in /proc/net/tcp.
 _ESTABLISHED, _LISTENING = "01", "0A"
@@ -175,11 +175,21 @@ def listen_at_first(places: Iterable[Place], port: int, backlog: int) -> socket.
 
 def port_owner(port: int) -> str:
     """Return which process listens on TCP `port`: "pid 12 (python)"; empty if unknown."""
+    pid = next(_find_owners(port), None)
+    return "" if pid is None else f"pid {pid} ({read_name(pid)})"
+
+
+def is_used_by(name: str, port: int) -> bool:
+    """Whether a process with `name` in its command line listens on TCP `port` of this host."""
+    return any(name.encode() in read_proc(f"{pid}/cmdline") for pid in _find_owners(port))
+
+
+def _find_owners(port: int) -> Iterator[int]:
+    """Return the processes of this host that listen on TCP `port`, as far as they are known."""
     inodes = {f"socket:[{inode}]" for inode in _find_sockets(port, _LISTENING)}
     for pid in list_numbers() if inodes else ():
         if not inodes.isdisjoint(read_fds(pid).values()):
-            return f"pid {pid} ({read_name(pid)})"
-    return ""
+            yield pid
 
 
 def has_listener(port: int) -> bool:

@@ -11,9 +11,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch_membership import StoreNotListeningError
-from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
+from plaunch_network import (
+    interface_addresses,
+    is_loop_back,
+    is_used_by,
+    join_host_port,
+    port_owner,
+    resolve_host,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +128,23 @@ class StoreEndpoint:
                 raise self.unreachable(str(error)) from error
             far = ()
         return [*far, *(address for address in near if address not in far)]
+
+    def refuse_other_program(self, error: RendezvousConnectionError) -> None:
+        """Raise an error if a program of this machine that is not plaunch has the port.
+
+        Args:
+            error: of an attempt to which the program did not answer.
+
+        Raises:
+            UsageError: as if this node was told to host the store there.
+        """
+        owner = port_owner(self._port) if self._here else ""
+        if owner and not is_used_by("plaunch", self._port):
+            raise UsageError(
+                f"the rendezvous store {self.name!r} cannot be used: the port is taken by {owner}, "
+                "which takes connections and does not answer as the store of a job does; end that "
+                "program, or choose another port in --rdzv-endpoint"
+            ) from error
 
     def unreachable(self, what: str, *, is_refused: bool = False) -> RendezvousConnectionError:
         """Return the error of an attempt; `what` says what has failed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError
 from plaunch.process import describe_exit, without_secrets
-from plaunch_job_store.client import StoreClient
+from plaunch_job_store.client import StoreClient, StoreSilentError
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
 from plaunch_job_store.reports import describe_report
 from plaunch_job_store.store import JobStore
@@ -83,14 +83,18 @@ class JobStoreConnector:
             if client is not None and not client.is_broken:
                 return client
             self._check()
-            client = StoreClient(
-                self.endpoint.dial,
-                self._authenticator,
-                self.endpoint.name,
-                self._read_timeout,
-                on_loss=self._notify,
-                connect_timeout=self.endpoint.bounds.timeout,
-            )
+            try:
+                client = StoreClient(
+                    self.endpoint.dial,
+                    self._authenticator,
+                    self.endpoint.name,
+                    self._read_timeout,
+                    on_loss=self._notify,
+                    connect_timeout=self.endpoint.bounds.timeout,
+                )
+            except StoreSilentError as error:
+                self.endpoint.refuse_other_program(error)
+                raise
             self.endpoint.note_connected()
             self._client = client
         if self._is_closed:

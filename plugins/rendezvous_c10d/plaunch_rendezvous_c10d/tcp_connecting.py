@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import ThreadStartError
 from plaunch.process import read_proc
 from plaunch.threads import BoundedCall
+from plaunch_job_store.client_greeting import StoreRefusedError
+from plaunch_job_store.other_programs import is_job_store
 from plaunch_network import SocketAddress
 
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, HostJobCheck, StoreEndpoint
@@ -158,12 +160,23 @@ class TcpStoreConnector:
         except TimeoutError as error:
             attempt.is_abandoned = True
             self._hang_up()
+            self._refuse_job_store()
             raise self.endpoint.unreachable(self._silent(address)) from error
         except ThreadStartError:
             self._end(attempt)
             raise
         except (RuntimeError, OSError, ValueError) as error:
+            self._refuse_job_store()
             raise self.endpoint.unreachable(f"{address}: {first_line(error)}") from error
+
+    def _refuse_job_store(self) -> None:
+        """Raise an error if the program at the endpoint is the store of a job of plaunch."""
+        if is_job_store(self.endpoint.dial):
+            raise StoreRefusedError(
+                f"the program at {self.endpoint.name} is the store of a plaunch job, not a "
+                "TCPStore of torch; leave --rdzv-conf store=torch out on this node, or give it "
+                "to all nodes"
+            )
 
     def _hang_up(self) -> None:
         """Shut down the connections of abandoned attempts, so that their threads end."""
