@@ -1001,7 +1001,7 @@ def test_an_agent_that_delivers_output_is_not_ended():
         for line in lines:
             os.write(handle.out, line)
             wait_until(lambda line=line: (1, "node0", line) in output.lines, lambda: output.lines)
-            clock.ahead += 4.0
+            clock.ahead += 30.0
         handle.end(0, "succeeded")
         return 0
 
@@ -1027,8 +1027,8 @@ def until_stopped(*records):
 @pytest.mark.parametrize(
     ("records", "other", "limit"),
     [
-        ([RUNNING, {"kind": "workers_ended"}], succeeding, 10),
-        ([], succeeding, 10),
+        ([RUNNING, {"kind": "workers_ended"}], succeeding, 45),
+        ([], succeeding, 45),
         ([RUNNING], failing(3), 90),
     ],
 )
