@@ -96,7 +96,9 @@ class EngineCommand:
 
     def store_host(self):
         """Return the node that hosts the rendezvous store."""
-        [host] = re.findall(r"\[(.*)\] plaunch: this node hosts the rendezvous store", self.err)
+        line = r"\[(.*)\] plaunch: this node hosts the rendezvous store"
+        self.wait_for(line)
+        [host] = re.findall(line, self.err)
         return host
 
     # --- the end ----------------------------------------------------------------------------------
