@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -38,7 +39,7 @@ _ELASTIC = "c10d"
 _STATIC = "static"
 # Options that have an effect if this command starts the agents, and those that engines implement.
 _OF_DRIVER = {"node_python", "node_setup", "pass_env", "start_limit"}
-_OF_ENGINES = {"exclude", "pass_secret"}
+_OF_ENGINES = {"exclude", "pass_secret", "silence_limit"}
 
 
 def run_on_nodes(invocation: Invocation) -> int:
@@ -139,6 +140,7 @@ def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
         spares=args.spares,
         exclude=[h for text in args.exclude for h in read_hosts(text, "--exclude")],
         pythons=read_pythons(args.node_python)[1],
+        silence_limit=args.silence_limit,
         folder=os.getcwd(),
         options=own,
         job=f"plaunch-{uuid.uuid4().hex[:8]}",
@@ -211,6 +213,11 @@ def _plan(
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
         is_static=backend == _STATIC,
         start_timeout=args.start_limit,
+        silence_limit=(
+            request.silence_limit
+            if "silence_limit" in getattr(engine, "used_options", ())
+            else math.inf
+        ),
         shutdown_timeout=(
             SHUTDOWN_TIMEOUT if args.shutdown_timeout is None else args.shutdown_timeout
         ),

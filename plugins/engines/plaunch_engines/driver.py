@@ -19,6 +19,7 @@ from plaunch_engines.ending import CommandFacts, conclude, is_over
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.repeated import RepeatedMessages
 from plaunch_engines.started_nodes import StartedNodes
+from plaunch_engines.suspension import SuspensionMeter, awake_or_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,6 +62,7 @@ class JobDriver:
         plan: what to start.
         output: where lines of the nodes go.
         clock: a monotonic clock, in seconds.
+        pause_clock: the same, but also while the machine is asleep.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class JobDriver:
         output: MergedOutput,
         *,
         clock: Callable[[], float] = time.monotonic,
+        pause_clock: Callable[[], float] = awake_or_not,
     ) -> None:
         self._engine = engine
         self._plan = plan
@@ -78,6 +81,7 @@ class JobDriver:
         self._nodes = StartedNodes(engine, plan, output.say, clock)
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
+        self._suspension = SuspensionMeter(plan.silence_limit, pause_clock)
         self._began = clock()
         self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -180,6 +184,7 @@ class JobDriver:
     def _advance(self) -> None:
         """Do what the present state of the nodes requires."""
         now = self._clock()
+        self._check_suspension(now)
         missing = self._update()
         if self._is_open():
             self._nodes.handle_losses()
@@ -197,6 +202,13 @@ class JobDriver:
                 "WARNING",
             )
         self._show_status()
+
+    def _check_suspension(self, now: float) -> None:
+        """End the job if this command did not run for so long that agents have ended for that."""
+        limit, late = self._plan.silence_limit, self._suspension.measure()
+        ended = [node for node in self._nodes.facts() if node.is_silenced]
+        if late >= limit or (ended and self._suspension.longest >= limit / 2):
+            self._give_up(self._suspension.error(), now - max(late - limit, 0.0))
 
     def _is_open(self) -> bool:
         """Whether the job has not ended, so that nodes may join it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class JobPlan:
         is_static: whether the backend has given ranks.
         start_timeout: seconds for all agents to report.
         shutdown_timeout: seconds that workers get to end.
+        silence_limit: seconds without a sign of the command after which agents end their workers;
+            inf for never.
     """
 
     job: str
@@ -68,6 +71,7 @@ class JobPlan:
     is_static: bool = False
     start_timeout: float = 60.0
     shutdown_timeout: float = 30.0
+    silence_limit: float = math.inf
 
     @property
     def command(self) -> list[str]:
