@@ -88,6 +88,9 @@ class AgentHandle(Protocol):
     The descriptors are readable when the agent has written something, and at its end. The reader
     waits for the end of both before it takes the exit code for the end of the agent.
 
+    A handle may have a method `describe_silence() -> str`, which says what it knows of an agent
+    that has not reported in time.
+
     Attributes:
         node: the name of the node, for messages and in front of lines. If the system chooses the
             node, `poll` sets it before the agent's first output.

@@ -212,6 +212,12 @@ def test_hangs_counts_alarms(benchmark):
 
 
 @pytest.mark.slow
+def test_double_starts_always_have_one_host(measure):
+    result, _ = measure("double_starts.py", "--elections=20", "--launches=1")
+    assert len(result["goals"]) == 5
+    assert all(result["goals"].values())
+
+
 def test_heartbeats_measures_one_call(benchmark):
     done = benchmark("heartbeats.py", "--count=1000")
     assert done.returncode == 0, done.stderr

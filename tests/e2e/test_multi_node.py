@@ -17,6 +17,7 @@ import pytest
 from plaunch.process import children_by_parent, read_table
 
 from helpers.nodes import check_refused, check_secrets, of, options
+from helpers.ports import outgoing_connection
 from helpers.processes import is_reaped
 
 QUICK = "keep_alive_interval=0.4,keep_alive_max_attempt=8"  # a lost node is noticed in 3 to 4 s
@@ -417,6 +418,18 @@ def test_a_lost_store_ends_the_nodes_after_a_timeout(agents, endpoint, bound):
         assert bound in node.stderr
         assert "Traceback" not in node.stderr
         agents.until_gone(*of("pid", node.workers()))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("loud")
+def test_a_connection_that_has_the_port_only_delays_the_host(agents, endpoint):
+    with outgoing_connection(int(endpoint.rpartition(":")[2])):
+        nodes = [agents.start(*options(endpoint, 2)) for _ in range(2)]
+        for node in nodes:
+            agents.until(lambda node=node: "its port is in use" in node.stderr, "it waits")
+    agents.until_round(0, *nodes)
+    agents.finish(*nodes)
+    assert sum("this node hosts the rendezvous store" in node.stderr for node in nodes) == 1
 
 
 @pytest.mark.slow

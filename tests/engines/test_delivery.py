@@ -54,13 +54,12 @@ def test_a_paused_reader_gets_all(ends):
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_signal_ends_the_wait_and_what_is_missing_is_reported(ends, is_stopped):
+def test_two_signals_end_the_wait_and_what_is_missing_is_reported(ends, is_stopped):
     _, writer, signals, notify = ends
     output = MergedOutput(lambda text, level: text, stdout=writer, clock=lambda: 0.0)
     output.write(STDOUT, "", BLOCK * 5000)
     wait_until(lambda: output.losses()[0].lines < 5000, output.losses)
-    os.write(notify, bytes([signal.SIGUSR1]))
-    os.write(notify, bytes([signal.SIGINT]))
+    os.write(notify, bytes([signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1, signal.SIGINT]))
     said = []
     deliver(
         output, signals, {signal.SIGINT}, lambda *words: said.append(words),
@@ -84,3 +83,36 @@ def test_after_a_stop_a_reader_that_takes_nothing_is_not_waited_for(ends):
     assert len(said) == 1
     assert "lines: its reader has not taken it" in said[0][0]
     assert 5 <= clock.now <= 12
+
+
+def test_after_a_signal_a_reader_that_takes_something_gets_all(ends):
+    """Ctrl-C in the last moment of a job does not cut output that is being read."""
+    reader, writer, signals, notify = ends
+    os.write(notify, bytes([signal.SIGINT]))
+    output = MergedOutput(lambda text, level: text, stdout=writer, clock=lambda: 0.0)
+    output.write(STDOUT, "", BLOCK * 5000)
+    read = []
+
+    def clock():
+        """Read something between two looks."""
+        if sum(map(len, read)) < 5000 * len(BLOCK):
+            read.append(os.read(reader, 1 << 20))
+        return 0.0
+
+    deliver(output, signals, {signal.SIGINT}, lambda *_: None, clock=clock)
+    while sum(map(len, read)) < 5000 * len(BLOCK):
+        read.append(os.read(reader, 1 << 20))
+    assert b"".join(read) == BLOCK * 5000
+
+
+def test_after_a_signal_a_reader_that_takes_nothing_is_not_waited_for(ends):
+    _, writer, signals, notify = ends
+    os.write(notify, bytes([signal.SIGTERM]))
+    output = MergedOutput(lambda text, level: text, stdout=writer, clock=lambda: 0.0)
+    output.write(STDOUT, "", BLOCK * 5000)
+    said = []
+    deliver(
+        output, signals, {signal.SIGTERM}, lambda *words: said.append(words),
+        clock=SteppingClock(0.3),
+    )  # fmt: skip
+    assert "its reader has not taken it" in said[-1][0]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -187,6 +188,7 @@ def test_a_node_whose_connection_ends_leaves_the_job(launch, own_servers):
     wait_until(lambda: any(w["node"] == "node3" for w in job.workers()), lambda: job.err)
     write_whole(launch.folder / "exit", 0)
     job.wait(0)
+    assert "left: plaunch --on: the command that started this job has ended" in job.err
     job.check_nothing_left()
 
 
@@ -270,9 +272,9 @@ def wrapper(folder, text):
 
 def test_a_host_that_cannot_be_reached(launch):
     check_refused(
-        launch("node1,127.0.0.250:9", "worker.py"),
-        r"nothing was started: 127\.0\.0\.250:9: .*Connection refused; this must work without a "
-        r"question: ssh -F \S+/config -p 9 127\.0\.0\.250 true$",
+        launch("node1,127.0.0.250:999", "worker.py"),
+        r"nothing was started: 127\.0\.0\.250:999: .*Connection refused; this must work without a "
+        r"question: ssh -F \S+/config -p 999 127\.0\.0\.250 true$",
     )
 
 
@@ -357,7 +359,37 @@ def test_a_host_that_does_not_answer(launch, own_servers):
     own_servers.set_shell("echo wait >&2; exec sleep 600")
     check_refused(
         launch("node2", "--start-limit=2", "worker.py", of=own_servers),
-        r"node2: no agent has reported within 2 s \(--start-limit\): wait$",
+        r"node2: no agent has reported within 2 s \(--start-limit\): wait; ssh is connected, but "
+        r"the login shell has not started the agent; a start-up file such as ~/\.bashrc may hang "
+        r"there$",
+    )
+
+
+def test_what_hangs_in_a_start_up_file_starts_no_agent_later(launch, own_servers):
+    """Nothing can end it: only then does the shell of the host run what plaunch sends."""
+    pid, gate = launch.folder / "pid", launch.folder / "gate"
+    own_servers.set_shell(
+        f"cd {shlex.quote(str(launch.folder))}\n"
+        "echo $$ > pid; while [ ! -e gate ]; do sleep 0.1; done\n"
+        'exec bash -c "$SSH_ORIGINAL_COMMAND"'
+    )
+    job = launch(
+        "node2", "--start-limit=2", "--node-setup=echo $$ > ran; exec sleep 600", "worker.py",
+        of=own_servers,
+    ).wait(111)  # fmt: skip
+    gate.touch()
+    wait_until(lambda: is_gone(int(pid.read_text())), "the end of the shell")
+    assert not (launch.folder / "ran").exists()
+    assert "written nothing; ssh is connected" in job.err
+    job.check_nothing_left()
+
+
+def test_the_workers_of_a_host_file_of_mpich_are_taken_for_a_port(launch):
+    (launch.folder / "hosts").write_text("127.0.0.250:2\n")
+    check_refused(
+        launch("@hosts", "worker.py"),
+        r"127\.0\.0\.250:2: .*Connection refused; this must work without a question: ssh .*; 2 is "
+        r"a port here: for 2 workers write slots=2 in the host file, or --nproc-per-node=2$",
     )
 
 

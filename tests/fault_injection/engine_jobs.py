@@ -53,7 +53,7 @@ LOOK = 0.01  # seconds between two checks of the ledger
 SSH_HOSTS = 6
 SILENCE = 3.0  # seconds without a sign of the command after which agents end, in these jobs
 CONF = "last_call_timeout=1,keep_alive_interval=0.4,keep_alive_max_attempt=8,join_timeout=60"
-MISSING = re.compile(r"output .*(is|may be) (missing|incomplete)|bytes? .*missing")
+MISSING = re.compile(r"output .*(is|may be) missing")
 
 WORKER = """\
 import json, os, signal, sys, time

@@ -200,7 +200,6 @@ class Simulation:
             host=host,
             pid=100 + number,
             address=f"10.0.0.{number}",
-            is_host=is_host,
             run_id=RUN_ID,
             min_nodes=settings.get("min_nodes", self.min_nodes),
             max_nodes=settings.get("max_nodes", self.max_nodes),
@@ -219,6 +218,7 @@ class Simulation:
             self.timing,
             RecordCodec(RUN_ID, settings.get("token")),
             absence_is_loss=self.absence_is_loss,
+            hosts_store=lambda: is_host,
             clock=lambda: self.now,
             wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )

@@ -58,7 +58,7 @@ def prepare_for_two(endpoint, **config):
 def test_one_node_hosts_on_loop_back_only_and_on_any_port(prepare, store, caplog):
     with prepare(store=store) as backend:
         assert not caplog.records  # the port of a job of one node is not reported
-        assert backend.is_host
+        assert backend.hosts_store()
         assert backend.address == "127.0.0.1"
         assert not backend.outlives_job
         assert listeners(port_of(backend)) == {"0100007F"}
@@ -81,7 +81,7 @@ def test_loop_back_in_any_spelling_is_hosted_and_joined(prepare, host, max_nodes
         prepare(endpoint, max_nodes=max_nodes) as first,
         prepare(endpoint, max_nodes=max_nodes) as second,
     ):
-        assert (first.is_host, second.is_host) == (True, False)
+        assert (first.hosts_store(), second.hosts_store()) == (True, False)
         assert first.endpoint == second.endpoint == endpoint
         first.connect().set("key", b"x")
         assert second.connect().multi_get(["key"]) == [b"x"]
@@ -116,7 +116,7 @@ def test_an_interface_of_this_machine_is_hosted(prepare):
         pytest.skip("this machine has loopback only")
     endpoint = f"{own}:{free_port()}"
     with prepare(endpoint, max_nodes=2) as host, prepare(endpoint, max_nodes=2) as other:
-        assert (host.is_host, other.is_host) == (True, False)
+        assert (host.hosts_store(), other.hosts_store()) == (True, False)
         assert host.address == other.address == own
         other.connect().set("key", b"x")
         assert host.connect().multi_get(["key"]) == [b"x"]
@@ -142,7 +142,7 @@ def test_port_0_picks_a_port_and_reports_it(prepare, caplog):
 def test_a_foreign_endpoint_is_joined_not_hosted(prepare, store):
     began = time.monotonic()
     with prepare(f"{FOREIGN}:29400", max_nodes=2, bounds=QUICK, store=store) as backend:
-        assert not backend.is_host
+        assert not backend.hosts_store()
         with pytest.raises(RendezvousConnectionError) as caught:
             backend.connect()
     assert time.monotonic() - began < 30
@@ -153,7 +153,7 @@ def test_a_foreign_endpoint_is_joined_not_hosted(prepare, store):
 def test_is_host_false_never_hosts(prepare, store):
     endpoint = f"localhost:{free_port()}"
     with prepare(endpoint, max_nodes=2, is_host="false", store=store) as backend:
-        assert not backend.is_host
+        assert not backend.hosts_store()
         with pytest.raises(RendezvousConnectionError, match="ECONNREFUSED"):
             backend.connect()
         with prepare(endpoint, max_nodes=2, store=store):
@@ -167,7 +167,7 @@ def test_a_port_of_another_program(prepare):
             prepare_for_two(f"localhost:{port}", is_host=True)
         # Without is_host, this node takes that program for the host, and fails to connect.
         with prepare(f"127.0.0.1:{port}", max_nodes=2, bounds=QUICK) as backend:
-            assert not backend.is_host
+            assert not backend.hosts_store()
             with pytest.raises(RendezvousConnectionError, match="belongs to another program"):
                 backend.connect()
 
@@ -181,7 +181,7 @@ def test_a_port_that_may_not_be_bound(monkeypatch):
 def test_a_host_behind_a_service_address(prepare, store):
     """The endpoint cannot be reached from here, so the check passes."""
     with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True, bounds=QUICK, store=store) as backend:
-        assert backend.is_host
+        assert backend.hosts_store()
         backend.connect().set("key", b"x")
 
 
@@ -208,7 +208,7 @@ def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", from_hosts)
     with prepare(f"node0:{port}", max_nodes=2) as backend:
-        assert backend.is_host
+        assert backend.hosts_store()
         assert backend.endpoint == f"node0:{port}"
         assert listeners(port) == {"0" * 32}
         others = [a for a in interface_addresses() if not is_loop_back(a)]
@@ -268,7 +268,11 @@ def test_a_temporary_file_is_removed_and_a_given_one_stays(prepare, tmp_path):
     assert not os.path.exists(os.path.dirname(path))
     given = str(tmp_path / "store")
     with prepare(given, max_nodes=2, store_type="file") as backend:
-        assert (backend.endpoint, backend.is_host, backend.outlives_job) == (given, False, True)
+        assert (backend.endpoint, backend.hosts_store(), backend.outlives_job) == (
+            given,
+            False,
+            True,
+        )
         backend.connect().set("key", b"x")
     with prepare(given, max_nodes=2, store_type="file") as backend:
         assert backend.connect().multi_get(["key"]) == [b"x"]

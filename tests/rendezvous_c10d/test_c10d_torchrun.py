@@ -33,7 +33,7 @@ def test_a_store_of_torchruns_is_refused(prepare):
     store = torchruns()
     C10dRendezvousBackend(store, "job")
     with prepare(f"127.0.0.1:{store.port}", max_nodes=2, store="torch") as backend:
-        assert not backend.is_host
+        assert not backend.hosts_store()
         with pytest.raises(RendezvousClosedError, match=SAYS):
             backend.connect()
 

@@ -207,9 +207,12 @@ class ConnectedNode:
             return self._describe_failed_start()
         if self.is_overdue():
             limit = f"{plan.start_timeout:g} s (--start-limit)"
-            return f"{self.name}: no agent has reported within {limit}" + (
+            said = (
                 f": {self._last_lines[-1]}" if self._last_lines else ", and it has written nothing"
             )
+            describe = getattr(self._handle, "describe_silence", None)
+            why = f"; {describe()}" if describe is not None else ""
+            return f"{self.name}: no agent has reported within {limit}{said}{why}"
         return self.difference(plan)
 
     def difference(self, plan: JobPlan) -> str:

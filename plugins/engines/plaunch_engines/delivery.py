@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from plaunch_engines.output import MergedOutput
 
 _INTERVAL = 0.2  # seconds
-_STALLED = 5.0  # seconds in which a reader takes nothing, after a stop signal
+_STALLED = 5.0  # seconds in which a reader takes nothing, if the job was stopped
+_STALLED_AFTER_SIGNAL = 1.0  # the same after a stop signal during the wait
 _NOTICE_AFTER = 1.0  # seconds of waiting
 
 
@@ -32,12 +33,12 @@ def deliver(
     """Wait for the readers of the output, and report what they have not taken.
 
     Waits without a limit, as any program that writes to a pipe; if the job was stopped, only while
-    they take something. A stop signal ends the wait.
+    they take something. So it does after a stop signal, and a second one ends the wait at once.
 
     Args:
         output: is written to its end.
         signals: a descriptor with the numbers of signals; see `signal.set_wakeup_fd`.
-        stops: the signals that end the wait.
+        stops: the stop signals.
         say: writes a message with a level, although the output may be blocked.
         is_stopped: whether a signal has ended the job.
         clock: a monotonic clock, in seconds.
@@ -47,14 +48,17 @@ def deliver(
     poller = select.poll()
     poller.register(signals, select.POLLIN)
     poller.register(output.fileno(), select.POLLIN)
-    is_over = False
-    while not (is_over or output.is_written()):
+    stalled = _STALLED if is_stopped else math.inf
+    received = 0  # stop signals
+    while received < 2 and not output.is_written():
         for fd, _ in poller.poll(milliseconds(_INTERVAL)):
             if fd == signals:
-                is_over = any(number in stops for number in os.read(fd, 4096))
+                received += sum(number in stops for number in os.read(fd, 4096))
         output.is_full()  # empties its descriptor
-        if is_stopped and clock() - output.progressed_at >= _STALLED:
-            is_over = True
+        if received:
+            stalled = _STALLED_AFTER_SIGNAL
+        if clock() - output.progressed_at >= stalled:
+            break
         if clock() >= notice_at:
             notice_at = math.inf
             size = sum(loss.size for loss in output.losses())

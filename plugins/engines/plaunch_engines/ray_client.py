@@ -94,11 +94,15 @@ class RayClient:
     Args:
         control: the socket to the command.
         cluster: where the agents run.
+        silence: seconds until the reason why an agent waits is written.
     """
 
-    def __init__(self, control: socket.socket, cluster: RayCluster) -> None:
+    def __init__(
+        self, control: socket.socket, cluster: RayCluster, *, silence: float = _SILENCE
+    ) -> None:
         self._control = control
         self._cluster = cluster
+        self._silence = silence
         self._requested: list[AgentRequest] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,19 +136,23 @@ class RayClient:
     ) -> None:
         """Run agents whose resources are reserved together."""
         try:
-            await asyncio.wait([connected], timeout=_SILENCE)
-            if not connected.done():
-                for agent in agents:
-                    address = self._cluster.address
-                    await agent.explain(
-                        f"the Ray cluster {address} has not answered yet; this must work: ray "
-                        f"status --address={address}"
-                    )
+            await asyncio.wait([connected], timeout=self._silence)
+            was_silent = not connected.done()
+            if was_silent:
+                address = self._cluster.address
+                await _explain(
+                    agents,
+                    f"the Ray cluster {address} has not answered yet; this must work: ray status "
+                    f"--address={address}",
+                )
             await asyncio.shield(connected)
             bundles = self._cluster.reserve([agent.index for agent in agents])
+            # What was written is not true any more, or what is missing is known at once.
+            if was_silent or await asyncio.to_thread(self._cluster.is_too_small):
+                await _explain(agents, await asyncio.to_thread(self._cluster.describe_wait))
         except Exception as error:  # noqa: BLE001 - Ray's own, of many kinds
+            await _explain(agents, str(error))
             for agent in agents:
-                await agent.explain(str(error))
                 self._finish(agent, 1)
             return
         await asyncio.gather(*map(self._run_agent, agents, bundles))
@@ -184,7 +192,7 @@ class RayClient:
     async def _follow(self, agent: AgentRequest, bundle: ReservedBundle, actor: Any) -> int:
         """Start an agent, and pass on its output until its end; return its exit code."""
         started = asyncio.ensure_future(_result(actor.start.remote(agent.command)))
-        await asyncio.wait([started], timeout=_SILENCE)
+        await asyncio.wait([started], timeout=self._silence)
         if not started.done():
             await agent.explain(await asyncio.to_thread(self._cluster.describe_wait))
         try:
@@ -222,6 +230,11 @@ class RayClient:
     def _send(self, **fields: object) -> None:
         with contextlib.suppress(OSError):
             self._control.send(json.dumps(fields).encode())
+
+
+async def _explain(agents: Sequence[AgentRequest], text: str) -> None:
+    for agent in agents:
+        await agent.explain(text)
 
 
 async def _result(reference: Any) -> Any:

@@ -148,6 +148,14 @@ class RayCluster:
         is_unique = sum(name == other for other in names.values()) == 1
         return name if is_unique else f"{name}-{node[:6]}"
 
+    def _large_nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that have what is reserved on each node, free or not."""
+        return [
+            node
+            for node in self._nodes(is_excluded=False)
+            if all(node["Resources"].get(k, 0) >= v for k, v in self._resources.items())
+        ]
+
     def _nodes(self, *, is_excluded: bool) -> list[dict[str, Any]]:
         """Return the nodes that are alive, and are excluded or not."""
         import ray
@@ -159,16 +167,16 @@ class RayCluster:
             if node["Alive"] and any(node[name] in self._excluded for name in names) is is_excluded
         ]
 
+    def is_too_small(self) -> bool:
+        """Whether the cluster has fewer nodes than the job needs, even if all are free."""
+        return len(self._large_nodes()) < len(self._bundles)
+
     def describe_wait(self) -> str:
         """Describe what is requested, and what the cluster has."""
         import ray
 
         alive = self._nodes(is_excluded=False)
-        large = [
-            node
-            for node in alive
-            if all(node["Resources"].get(k, 0) >= v for k, v in self._resources.items())
-        ]
+        large = self._large_nodes()
         free = ray.available_resources()
         return (
             f"{len(self._bundles)} nodes with {_amounts(self._resources)} each are requested; of "

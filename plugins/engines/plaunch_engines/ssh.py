@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from plaunch_engines.ssh_hosts import SshHost
 
 _MAX_OPENING = 64  # connections that are being opened at a time
+_SSH_PORT = "22"
+_MOST_LIKELY_WORKERS = 256
 _FAILED = 255  # ssh's exit code for its own errors
 # What a job needs, whatever the user's configuration says. Everything else is the user's.
 _PROBES = 3  # without an answer, after which ssh takes a connection for lost
@@ -45,9 +47,11 @@ _OPTIONS = (
 )
 # Runs on the node: sh -c _START plaunch FOLDER PYTHON [NAME=VALUE ...] COMMAND. The third word of
 # SSH_CONNECTION is the address at which this node was reached. Other nodes cannot use it if it is
-# that of the loopback device or has a zone. The text must not contain newlines and exclamation
+# that of the loopback device or has a zone. The parent is process 1 if the connection ended while a
+# start-up file of the login shell ran. The text must not contain newlines and exclamation
 # marks, which csh changes.
 _START = (
+    '[ "$PPID" = 1 ] && exit 1; '
     'cd "$1" 2>/dev/null; '
     'command -v "$2" >/dev/null || { '
     'echo "there is no $2; name the Python of the nodes with --node-python" >&2; exit 127; }; '
@@ -164,7 +168,7 @@ class SshHandle(AgentProcess):
         silence_limit: float,
     ) -> None:
         super().__init__(host.name, command, begins=False)
-        self._hint = f"this must work without a question: {test}\n".encode()
+        self._hint = f"this must work without a question: {test}{_port_hint(host)}\n".encode()
         self._openings = openings
         self._silence_limit = silence_limit
         self._ssh_state = SshState.WAITING
@@ -190,6 +194,16 @@ class SshHandle(AgentProcess):
             self.send_heartbeat(self._silence_limit)
         return code
 
+    def describe_silence(self) -> str:
+        """Describe the state of the connection, for an agent that has not reported."""
+        if self._ssh_state is SshState.OPENED:
+            return (
+                "ssh is connected, but the login shell has not started the agent; a start-up file "
+                "such as ~/.bashrc may hang there"
+            )
+        waiting = self._ssh_state is SshState.WAITING
+        return "ssh waits for other connections" if waiting else "ssh has not connected"
+
     def close(self) -> None:
         """Close the descriptors."""
         super().close()
@@ -204,6 +218,17 @@ class SshHandle(AgentProcess):
         if self._own_stderr >= 0:
             os.close(self._own_stderr)
         self._own_stderr = -1
+
+
+def _port_hint(host: SshHost) -> str:
+    """Return what to do if a port is rather a number of workers, as in host files of MPICH."""
+    port = host.port
+    if not port or port == _SSH_PORT or int(port) > _MOST_LIKELY_WORKERS:
+        return ""
+    return (
+        f"; {port} is a port here: for {port} workers write slots={port} in the host file, or "
+        f"--nproc-per-node={port}"
+    )
 
 
 def _split_command(text: str) -> list[str]:

@@ -106,7 +106,7 @@ class Arrivals:
         if not self._endpoint:
             return ""
         hosts = (node.host for node in self._present or () if node.is_host)
-        host = "this node" if self._membership.identity.is_host else next(hosts, "")
+        host = "this node" if self._membership.is_host else next(hosts, "")
         hosted = f", hosted by {host}" if host else ""
         return f"; the store is at {printable(self._endpoint + hosted)}"
 

@@ -92,9 +92,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._pipe = WakePipe()
         self._is_over = False
         self._has_closed = False  # by `set_closed`
-        self.job = self._connect(
-            NodeIdentity.of_this_process(params, store.address, is_host=store.is_host)
-        )
+        self.job = self._connect(NodeIdentity.of_this_process(params, store.address))
         if store.outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
@@ -112,6 +110,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             follows=follows,
             wake_agent=self._pipe.wake,
             absence_is_loss=self._store.subscribe is not None,
+            hosts_store=self._store.hosts_store,
         )
         return JobConnection(membership, self._store, self._bounds, self._port.hold)
 
@@ -258,7 +257,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self.job.stay.wait(lambda: self._is_over)
         if self.membership.news.verdict is None:
             return self.leave()
-        if self.membership.identity.is_host:
+        if self.membership.is_host:
             self.job.requests.linger(self.job.stay.must_linger)
             return self._end(self._timing.close_timeout + FAREWELL)
         self.job.requests.finish()

@@ -44,7 +44,7 @@ class HostStay:
         """Whether this node only stays in the job because it hosts the store."""
         membership = self._membership
         is_done = membership.part.has_succeeded or membership.is_excluded
-        return is_done and membership.identity.is_host and membership.news.verdict is None
+        return is_done and membership.is_host and membership.news.verdict is None
 
     def wait(self, is_over: Callable[[], bool]) -> None:
         """Host the store until the other nodes have finished, since they would stop without it.

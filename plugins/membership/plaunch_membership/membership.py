@@ -59,6 +59,7 @@ class Membership:
         wake_agent: wakes the agent, which then takes the news.
         absence_is_loss: whether the store deletes the heartbeats of processes that are gone, and
             of no others.
+        hosts_store: whether this process hosts the store.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Membership:
         follows: str = "",
         wake_agent: Callable[[], None] = lambda: None,
         absence_is_loss: bool = False,
+        hosts_store: Callable[[], bool] = lambda: False,
     ) -> None:
         self.follows = follows
         self._identity = identity
@@ -80,6 +82,7 @@ class Membership:
         self.clock = clock
         self.wall_clock = wall_clock
         self.absence_is_loss = absence_is_loss
+        self._hosts_store = hosts_store
         self.rejections = RejectionLog()
         self.lock = threading.Condition(threading.RLock())
         self._wake_routines: Callable[[], None] = lambda: None
@@ -116,6 +119,11 @@ class Membership:
         with self.lock:
             address = settings.local_addr or self._identity.address
             self._identity = replace(self._identity, settings=settings, address=address)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this process hosts the store; final once it has connected."""
+        return self._hosts_store()
 
     @property
     def me(self) -> str:

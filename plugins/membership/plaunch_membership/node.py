@@ -36,7 +36,6 @@ class NodeIdentity:
         host: its hostname.
         pid: the process id of its agent.
         address: the address at which other nodes reach it.
-        is_host: whether this process hosts the store.
         run_id: the id of the job.
         min_nodes: the minimum number of nodes of a round.
         max_nodes: the maximum number of nodes of a round.
@@ -48,7 +47,6 @@ class NodeIdentity:
     host: str
     pid: int
     address: str
-    is_host: bool
     run_id: str
     min_nodes: int
     max_nodes: int
@@ -56,9 +54,7 @@ class NodeIdentity:
     settings: NodeSettings = field(default_factory=NodeSettings)
 
     @classmethod
-    def of_this_process(
-        cls, params: RendezvousParameters, address: str, *, is_host: bool
-    ) -> NodeIdentity:
+    def of_this_process(cls, params: RendezvousParameters, address: str) -> NodeIdentity:
         """Return an identity for an agent in this process; every agent has its own name."""
         host, pid = socket.gethostname(), os.getpid()
         return cls(
@@ -66,7 +62,6 @@ class NodeIdentity:
             host=host,
             pid=pid,
             address=address,
-            is_host=is_host,
             run_id=params.run_id,
             min_nodes=params.min_nodes,
             max_nodes=params.max_nodes,

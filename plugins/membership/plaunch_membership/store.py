@@ -111,8 +111,9 @@ class StoreAccess:
             raises `RendezvousConnectionError` after about five seconds.
         address: the address at which other nodes reach this one; workers use that of rank 0.
         endpoint: the endpoint of the store, for messages; by default that in the parameters.
-        is_host: whether this process hosts the store. It then stays until the others know how the
-            job ended, and gets rank 0 unless that is given to another node or was another node's.
+        is_host: whether this process hosts the store; a function if that is only known once it has
+            connected. It then stays until the others know how the job ended, and gets rank 0 unless
+            that is given to another node or was another node's.
         has_guests: whether other processes are connected to the store that this one hosts. If so,
             it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
             otherwise for five seconds.
@@ -127,9 +128,13 @@ class StoreAccess:
     connect: Connect
     address: str
     endpoint: str = ""
-    is_host: bool = False
+    is_host: bool | Callable[[], bool] = False
     has_guests: Callable[[], bool] = lambda: False
     release: Callable[[], None] = lambda: None
     open_store: Callable[[str], Store] | None = None
     outlives_job: bool = False
     subscribe: Callable[[Callable[[], None]], None] | None = None
+
+    def hosts_store(self) -> bool:
+        """Whether this process hosts the store."""
+        return self.is_host() if callable(self.is_host) else self.is_host

@@ -148,7 +148,7 @@ class WriterRoutine:
             index=identity.job.node_rank,
             previous=None if before is None else before.rank,
             previous_round=None if before is None else before.round,
-            is_host=identity.is_host,
+            is_host=membership.is_host,
             local_world_size=identity.settings.local_world_size,
             role=identity.settings.role,
             pid=identity.pid,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plaunch_network.ports import EVERYWHERE as EVERYWHERE
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
+    from plaunch_network.ports import has_listener as has_listener
     from plaunch_network.ports import listen_at_first as listen_at_first
     from plaunch_network.ports import numeric_place as numeric_place
     from plaunch_network.ports import open_listener as open_listener
@@ -40,8 +41,8 @@ __getattr__, __dir__, __all__ = attach(
         ".connection_server": "ConnectionServer",
         ".hostlist": "expand_hostlist",
         ".ports": (
-            "EVERYWHERE HeldPort count_connections listen_at_first numeric_place open_listener "
-            "port_owner"
+            "EVERYWHERE HeldPort count_connections has_listener listen_at_first numeric_place "
+            "open_listener port_owner"
         ),
     },
 )

@@ -182,6 +182,15 @@ def port_owner(port: int) -> str:
     return ""
 
 
+def has_listener(port: int) -> bool:
+    """Whether a process listens on TCP `port` of this host; True if the kernel does not show it.
+
+    A port without a listener may be in use all the same: by a connection that has it as its own
+    port, or by a process that has bound it and does not listen yet.
+    """
+    return bool(_find_sockets(port, _LISTENING)) or not read_proc("net/tcp")
+
+
 def count_connections(port: int) -> int:
     """Return the number of connections to TCP `port` of this host; 0 without /proc."""
     return len(_find_sockets(port, _ESTABLISHED))

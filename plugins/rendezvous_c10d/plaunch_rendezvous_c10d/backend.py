@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,7 +12,13 @@ from typing import TYPE_CHECKING
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing, read_token
+from plaunch_membership import (
+    DynamicRendezvousHandler,
+    StoreAccess,
+    StoreNotListeningError,
+    Timing,
+    read_token,
+)
 from plaunch_network import (
     HeldPort,
     find_node_address,
@@ -22,21 +27,20 @@ from plaunch_network import (
     parse_rendezvous_endpoint,
 )
 
+from plaunch_rendezvous_c10d.election import HostElection
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, ConnectBounds, StoreEndpoint
 from plaunch_rendezvous_c10d.hosting import (
     check_sole_host,
+    decide_hosting,
     is_this_machine,
     may_be_elsewhere,
-    open_host_socket,
 )
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
     from typing import Any, Protocol
 
     from plaunch.rendezvous import RendezvousHandler, RendezvousParameters, Store
-    from plaunch_membership import Connect, RendezvousStore
 
     from plaunch_rendezvous_c10d.hosting import HostedRendezvousStore, StoreConnector
     from plaunch_rendezvous_c10d.torch_stores import FileStore
@@ -206,90 +210,68 @@ def _on_network(
             f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
             "has logged"
         )
-    hosted = _host(params, stores, host, port, is_requested=is_host is True) if here else None
-    if hosted is not None:
-        held.callback(hosted.close)
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
-    if hosted is None:
-        advice = (
-            "; if the store's host does not recognise this name as its own, give that node "
-            "--rdzv-conf is_host=true"
-        )
-        place = StoreEndpoint(host, port, here=here, advice=advice, bounds=bounds)
-        connector = stores.connect_to(place, params.run_id)
-        held.callback(connector.close)
+    is_any_port, picked = port == 0, None
+    if is_any_port and params.job.port_range is not None:
+        # Reserved until the store listens, so that no other launcher picks the same one.
+        picked = HeldPort.any(params.job.port_range)
+        held.callback(picked.close)
+        port = picked.port
+    advice = (
+        "; if the store's host does not recognise this name as its own, give that node "
+        "--rdzv-conf is_host=true"
+    )
+    place = StoreEndpoint(host, port, here=here, advice=advice, bounds=bounds)
+    joined = stores.connect_to(place, params.run_id)
+    if not here:
+        held.callback(joined.close)
         return StoreAccess(
-            connector.connect,
+            joined.connect,
             address,
             place.name,
-            open_store=connector.open_store,
-            subscribe=connector.subscribe,
+            open_store=joined.open_store,
+            subscribe=joined.subscribe,
         )
-    endpoint = join_host_port(host, hosted.port)
-    if port == 0 and not is_local:
-        _log.warning("other nodes reach the rendezvous store at --rdzv-endpoint=%s", endpoint)
-    else:
-        _log.info("this node hosts the rendezvous store")
-    own = hosted.connector
-    connect: Connect = own.connect
-    if not is_local and may_be_elsewhere(host, port):
-        public = stores.connect_to(StoreEndpoint(host, hosted.port, bounds=bounds))
-        held.callback(public.close)
-        connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
-    return StoreAccess(
-        connect,
-        address,
-        endpoint,
-        is_host=True,
-        has_guests=hosted.has_guests,
-        open_store=own.open_store,
-        subscribe=own.subscribe,
-    )
 
+    def check(hosted: HostedRendezvousStore) -> None:
+        if not is_local and may_be_elsewhere(host, port):
+            public = stores.connect_to(StoreEndpoint(host, hosted.port, bounds=bounds))
+            with contextlib.closing(public):
+                check_sole_host(hosted, public)
 
-def _host(
-    params: RendezvousParameters,
-    stores: StoreFactory,
-    host: str,
-    port: int,
-    *,
-    is_requested: bool,
-) -> HostedRendezvousStore | None:
-    """Host the store, unless another process of this machine does."""
-    is_local = params.max_nodes == 1
-    with contextlib.ExitStack() as stack:
-        if port == 0 and params.job.port_range is not None:
-            # Reserved until the store listens, so that no other launcher picks the same one.
-            picked = HeldPort.any(params.job.port_range)
-            stack.callback(picked.close)
-            port = picked.port
-        listener = open_host_socket(
+    election = HostElection(
+        lambda: decide_hosting(
             host,
             port,
             # On other machines, such an endpoint means those machines.
             is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
-            is_requested=is_requested,
-        )
-        return None if listener is None else stores.host(listener, params.max_nodes)
-
-
-class _Checked:
-    """Runs a check before the first connection; other threads wait for it."""
-
-    def __init__(self, connect: Connect, check: Callable[[], None]) -> None:
-        self._connect = connect
-        self._check: Callable[[], None] | None = check
-        self._lock = threading.Lock()
-
-    def connect(self) -> RendezvousStore:
-        """Connect after the check has passed."""
-        with self._lock:
-            if self._check is not None:
-                self._check()
-                self._check = None
-        return self._connect()
+            is_requested=is_host is True or is_any_port,
+        ),
+        lambda listener: stores.host(listener, params.max_nodes),
+        joined,
+        check,
+    )
+    held.callback(election.close)
+    with contextlib.suppress(StoreNotListeningError):
+        election.try_to_host()
+    if picked is not None:
+        picked.close()
+    endpoint = place.name
+    if election.hosted is not None:
+        endpoint = join_host_port(host, election.hosted.port)
+    if is_any_port and not is_local:
+        _log.warning("other nodes reach the rendezvous store at --rdzv-endpoint=%s", endpoint)
+    return StoreAccess(
+        election.connect,
+        address,
+        endpoint,
+        is_host=election.is_host,
+        has_guests=election.has_guests,
+        open_store=election.open_store,
+        subscribe=election.subscribe,
+    )
 
 
 def _on_file(

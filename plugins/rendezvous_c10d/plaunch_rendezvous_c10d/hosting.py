@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import socket
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
 from plaunch_network import (
     EVERYWHERE,
+    has_listener,
     is_loop_back,
     is_own_address,
     join_host_port,
@@ -116,34 +118,75 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
     return listen_at_first([*given, *loop_back], port, _BACKLOG)
 
 
-def open_host_socket(
+class PortState(enum.Enum):
+    """What this machine's kernel says of the port of the endpoint."""
+
+    FREE = "free"
+    SERVED = "served"  # a process listens on it
+    BUSY = "busy"  # it is in use, and no process listens on it
+    FORBIDDEN = "forbidden"
+
+
+class HostingDecision(enum.Enum):
+    """What a node does about the store of an endpoint that names its machine."""
+
+    HOST = "host"
+    JOIN = "join"
+    TRY_AGAIN = "try again"
+    FAIL = "fail"
+
+
+# By the state of the port, and whether `is_host=true` is given. A busy port is only a delay: it is
+# the own port of a connection, or another agent tries to host, too. If two processes have bound a
+# port with SO_REUSEADDR and call `listen` at the same moment, the kernel marks both sockets as
+# listening, finds each in conflict with the other, and refuses both.
+DECISIONS = {
+    (PortState.FREE, False): HostingDecision.HOST,
+    (PortState.FREE, True): HostingDecision.HOST,
+    (PortState.SERVED, False): HostingDecision.JOIN,
+    (PortState.SERVED, True): HostingDecision.FAIL,
+    (PortState.BUSY, False): HostingDecision.TRY_AGAIN,
+    (PortState.BUSY, True): HostingDecision.TRY_AGAIN,
+    (PortState.FORBIDDEN, False): HostingDecision.FAIL,
+    (PortState.FORBIDDEN, True): HostingDecision.FAIL,
+}
+
+
+def decide_hosting(
     host: str, port: int, *, is_local: bool, is_requested: bool
-) -> socket.socket | None:
-    """Return the listening socket of the store that this node hosts.
+) -> tuple[HostingDecision, socket.socket | None]:
+    """Decide whether this node hosts the store, by trying to listen on its port.
 
     Returns:
-        None if another process of this machine hosts it, unless hosting was requested.
+        The decision, and the listening socket if it is to host.
 
     Raises:
-        UsageError: the port is taken although hosting was requested, or may not be bound.
+        UsageError: the port is served although hosting was requested, or may not be bound.
     """
+    problem = None
     try:
-        return listen(host, port, is_local=is_local)
+        return HostingDecision.HOST, listen(host, port, is_local=is_local)
     except OSError as error:
-        where = join_host_port(host, port)
-        if error.errno != errno.EADDRINUSE:
-            raise UsageError(
-                f"the rendezvous store {where!r} cannot be hosted: {error.strerror}; choose "
-                "another port in --rdzv-endpoint"
-            ) from error
-        if not is_requested:
-            return None
-        owner = port_owner(port)
+        problem = error
+    if problem.errno != errno.EADDRINUSE:
+        state = PortState.FORBIDDEN
+    else:
+        state = PortState.SERVED if has_listener(port) else PortState.BUSY
+    decision = DECISIONS[state, is_requested]
+    if decision is not HostingDecision.FAIL:
+        return decision, None
+    where = join_host_port(host, port)
+    if state is PortState.FORBIDDEN:
         raise UsageError(
-            f"this node is to host the rendezvous store {where!r} (is_host=true), but the port is "
-            f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
-            "leave is_host out so that this node joins"
-        ) from error
+            f"the rendezvous store {where!r} cannot be hosted: {problem.strerror}; choose "
+            "another port in --rdzv-endpoint"
+        ) from problem
+    owner = port_owner(port)
+    raise UsageError(
+        f"this node is to host the rendezvous store {where!r} (is_host=true), but the port is "
+        f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
+        "leave is_host out so that this node joins"
+    ) from problem
 
 
 def check_sole_host(hosted: HostedRendezvousStore, connector: StoreConnector) -> None:
