@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from plaunch_engines.agents import ConnectedNode
     from plaunch_engines.ending import Ending, NodeFacts
+    from plaunch_engines.node_files import NodeFiles
     from plaunch_engines.output import MergedOutput
     from plaunch_engines.plan import JobPlan
 
@@ -61,6 +62,7 @@ class JobDriver:
         engine: starts agents.
         plan: what to start.
         output: where lines of the nodes go.
+        files: gets them as well, for each node; None if there are no such files.
         clock: a monotonic clock, in seconds.
         pause_clock: the same, but also while the machine is asleep.
     """
@@ -71,10 +73,12 @@ class JobDriver:
         plan: JobPlan,
         output: MergedOutput,
         *,
+        files: NodeFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause_clock: Callable[[], float] = awake_or_not,
     ) -> None:
         self._engine = engine
+        self._files = files
         self._plan = plan
         self._output = output
         self._clock = clock
@@ -112,6 +116,8 @@ class JobDriver:
                 self._output, self._wake_read, STOPS, CONSOLE.say,
                 is_stopped=bool(self._job.signals),
             )  # fmt: skip
+            if self._files is not None and self._output.is_written():
+                self._files.close()
             signal.set_wakeup_fd(previous_fd)
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -150,6 +156,8 @@ class JobDriver:
     def _write(self, node: ConnectedNode, texts: Iterable[tuple[bool, bytes]]) -> None:
         """Write what a node has written."""
         for is_error, text in texts:
+            if self._files is not None:
+                self._files.write(node.name, text, is_error=is_error)
             if self._plan.count == 1:
                 self._output.write(STDERR if is_error else STDOUT, "", text)
             elif not is_error:

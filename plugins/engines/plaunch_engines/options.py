@@ -53,6 +53,14 @@ OPTIONS = (
         fill=_UNUSED,
     ),
     Option(
+        ("--node-output",),
+        "with --on: a folder for a file with the output of each node, DIR/JOB/NODE.log, on this "
+        "machine; the console shows it as well",
+        metavar="DIR",
+        path="directory",
+        fill=_UNUSED,
+    ),
+    Option(
         ("--node-setup",),
         "with --on: a line that a login shell (bash) of each node runs before the agent, such as "
         "'module load cuda'; if it fails, the node has not started",

@@ -43,6 +43,7 @@ class JobPlan:
         folder: the working folder.
         env: the variables of each agent.
         python: the interpreter of the agents.
+        output_folder: where each node has a file with its output; empty for none.
         setup: the line that a shell runs before each agent; empty for none.
         rdzv_conf: the options of the rendezvous backend.
         endpoint: the rendezvous endpoint; empty if the first node hosts it.
@@ -65,6 +66,7 @@ class JobPlan:
     folder: str
     env: Mapping[str, str]
     python: str = sys.executable
+    output_folder: str = ""
     setup: str = ""
     rdzv_conf: str = ""
     endpoint: str = ""
@@ -83,11 +85,12 @@ class JobPlan:
         nodes = str(self.max_nodes)
         if self.min_nodes < self.max_nodes:
             nodes = f"{self.min_nodes} to {nodes}"
+        files = f"; output of each node in {self.output_folder}" if self.output_folder else ""
         spares = self.count - self.max_nodes
         more = f", {spares} of them spare" if spares > 0 else ""
         agents = f"{self.count} {'agent' if self.count == 1 else 'agents'}{more}"
         word = "node" if nodes == "1" else "nodes"
-        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}"
+        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}{files}"
 
     def settings_of(
         self, index: int, address: str, endpoint: str, *, is_host: bool
