@@ -54,7 +54,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.options": ALL,
     "plaunch.lazy": ("TYPE_CHECKING", "attach"),
     "plaunch.numbers": ("digits", "format_bytes", "format_ranks", "quote"),
-    "plaunch.texts": ("printable",),
+    "plaunch.texts": ("printable", "printable_output"),
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (

@@ -12,7 +12,7 @@ import pytest
 from plaunch._version import __version__
 from plaunch.errors import ExitCode, UsageError
 from plaunch_engines.driver import JobDriver
-from plaunch_engines.errors import NodesLostError, StartError
+from plaunch_engines.errors import CommandSuspendedError, NodesLostError, StartError
 from plaunch_engines.plan import JobPlan
 from plaunch_engines.records import VERSION, encode
 
@@ -962,6 +962,88 @@ def drive_by(clock, engine, job, output):
 
 def killed(output):
     return [text for text in output.messages if "its agent is killed" in text]
+
+
+SILENCE = {
+    "kind": "failure", "text": "nothing has come from the command", "code": 117, "is_first": False,
+    "is_of_workers": False, "is_consequence": True,
+}  # fmt: skip
+
+
+class Suspended:
+    """Two agents of a command that is suspended, and notices that when it continues.
+
+    Args:
+        seconds: for which it is.
+        code: with which the agents end; they report that nothing has come from the command if it
+            is 117.
+    """
+
+    def __init__(self, seconds, code):
+        self.pause_clock = JumpingClock()
+        self.output = FakeOutput()
+        self._seconds = seconds
+        self._code = code
+        self._both = threading.Barrier(2)
+
+    def script(self, handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        if self._both.wait(20) == 0:
+            self.pause_clock.ahead += self._seconds
+        if self._code == ExitCode.COMMAND_SUSPENDED:
+            handle.report(**SILENCE)
+        if self._code is None:
+            assert "this command was suspended" in handle.receive()["leave"]
+        code = 143 if self._code is None else self._code
+        handle.end(code, "succeeded" if code == 0 else "")
+        return code
+
+    def run(self, limit=40.0):
+        engine = FakeEngine(self.script, self.script)
+        job = plan(2, silence_limit=limit)
+        return JobDriver(engine, job, self.output, pause_clock=self.pause_clock).run()
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(55.0, None), (55.0, 143), (55.0, 117), (37.0, 117)])
+def test_a_command_that_was_suspended_for_too_long_has_its_own_code(seconds, code):
+    """Agents that have got nothing for 40 s end their workers, up to 5 s after the last line."""
+    with pytest.raises(CommandSuspendedError, match=f"suspended for {seconds:.0f} s") as caught:
+        Suspended(seconds, code).run()
+    assert caught.value.exit_code == 117
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(55.0, 40.0), (55.0, math.inf), (20.0, 40.0)])
+def test_a_job_that_succeeds_while_the_command_is_suspended_has_succeeded(seconds, limit):
+    assert Suspended(seconds, 0).run(limit) == 0
+
+
+def test_a_node_that_is_cut_off_is_lost_although_its_report_arrives():
+    """The command was not suspended, so the network has interrupted the connection."""
+    output = FakeOutput()
+
+    def cut_off(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        handle.report(**SILENCE)
+        handle.end(117)
+        return 117
+
+    def survivor(handle):
+        handle.hello()
+        handle.receive()
+        handle.run()
+        output.wait_for("node2 is started in the place of node1")
+        handle.end(0, "succeeded")
+        return 0
+
+    engine = FakeEngine(survivor, cut_off, never_ready, can_replace=True)
+    code, _ = drive(engine, plan(2, silence_limit=40.0), output)
+    assert code == 0
+    why = "node1 has ended its workers: nothing has come from the command"
+    assert why in output.messages
 
 
 def test_an_agent_whose_workers_run_is_not_ended_because_another_has_ended():

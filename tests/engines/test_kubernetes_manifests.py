@@ -305,6 +305,7 @@ def test_print_needs_no_client(monkeypatch, capfd):
         ),
         (["--on=kubernetes", "--nnodes=2", "--pass-env=NOSUCH"], "NOSUCH is not set here"),
         (["--on=kubernetes", "--nnodes=2", "--pass-env=PET_NNODES=3"], "PET_NNODES cannot be pas"),
+        (["--on=kubernetes", "--nnodes=2", "--node-output=o"], "--node-output has no effect with"),
         (["--on=kubernetes", "--nnodes=2", "--node-setup=true"], "--node-setup has no effect with"),
         (
             [*PRINT, "--kubernetes-kind=trainjob", "--exclude=node1"],

@@ -114,6 +114,8 @@ def test_a_missing_script_starts_nothing(launch):
         (["--node-setup=true"], "--node-setup has no effect without --on"),
         (["--on=local:2", "--pass-secret=a:B"], "--pass-secret has no effect with --on=local:2"),
         (["--pass-secret=a:B"], "--pass-secret has no effect without --on"),
+        (["--node-output=out"], "--node-output has no effect without --on"),
+        (["--on=local:2", "--node-output=/dev/null"], "the folder /dev/null/plaunch-"),
         (["--exclude=node1"], "--exclude has no effect without --on"),
         (["--on=local:2", "--exclude=node1"], "--exclude has no effect with --on=local:2"),
         (["--on=local:2", "--node-python=node1=/a"], "--on=local:2 has no Python of single hosts"),
@@ -150,6 +152,28 @@ def test_a_set_up_line_that_fails_is_a_failed_start(launch):
         r"node0: the agent could not be started \(1\): no module; "
         r"--node-setup=\"echo no module >&2; false\" has ended with 1$",
     )
+
+
+def test_the_output_of_each_node_is_in_a_file(launch):
+    (launch.folder / "show.py").write_text(
+        "import os, sys\nfor i in range(3000): print('line', i, os.environ['GROUP_RANK'])\n"
+        "sys.stdout.flush()\nos.write(2, b'half')\nos.write(1, b'whole\\n')\n"
+    )
+    job = launch("--on=local:2", "--node-output=out", "--rdzv-id=a/b", "show.py").wait(0)
+    assert "; output of each node in out/a_b\n" in job.err
+    for rank in range(2):
+        lines = (launch.folder / f"out/a_b/node{rank}.log").read_text().splitlines()
+        own = [line for line in lines if line.startswith("line")]
+        assert own == [f"line {i} {rank}" for i in range(3000)]
+        assert "whole" in lines
+        assert any(line.startswith("half") for line in lines)
+        assert not rank or not any("this node hosts" in line for line in lines)
+        assert not any(line.startswith("[node") for line in lines)
+    assert len(job.out.splitlines()) == 2 * 3001
+    first = (launch.folder / "out/a_b/node0.log").read_text()
+    assert first.startswith("plaunch: this node hosts the rendezvous store\n"), first[:200]
+    launch("--on=local:1", "--node-output=out", "--rdzv-id=a/b", "show.py").wait(0)
+    assert (launch.folder / "out/a_b/node0.log").read_text().count("line 0 0\n") == 2
 
 
 def test_a_program_beside_python_is_found(launch, monkeypatch):

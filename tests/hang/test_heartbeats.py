@@ -56,7 +56,7 @@ def test_a_slot_is_cleared_for_the_next_round(run, memory):
 def test_a_section_reports_its_time_limit(run):
     beat = run("section('save \\x1b[1m' + 'x' * 99, '20m').__enter__()")
     assert (beat.number, beat.section) == (1, 1200.0)
-    assert beat.name == "save ?[1m" + "x" * 55
+    assert beat.name == "save \\x1b[1m" + "x" * 55
 
 
 def test_sections_end_and_leave_no_gap(run):

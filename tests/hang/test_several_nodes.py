@@ -423,7 +423,7 @@ def test_invalid_fields_of_reports(name, value):
 
 def test_a_host_is_shown_on_a_terminal():
     reports = load_report(dump_report(REPORT._replace(host="a\x1b[1m"), 2))
-    assert reports.host == "a?[1m"
+    assert reports.host == "a\\x1b[1m"
 
 
 # --- any history ----------------------------------------------------------------------------------

@@ -142,7 +142,12 @@ class EngineCommand:
     def find(self, module):
         """Return the processes that run a module, without forks of such a process."""
         found = {p for p, title in self.processes().items() if title[1:3] == ["-m", module]}
-        return sorted(pid for pid in found if parent_of(pid) not in found)
+        roots = []
+        for pid in sorted(found):
+            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+                if parent_of(pid) not in found:
+                    roots.append(pid)
+        return roots
 
     def agents(self):
         return self.find("plaunch_engines.node")

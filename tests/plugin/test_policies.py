@@ -180,7 +180,7 @@ def test_a_reason_becomes_one_line() -> None:
     said = " one\n two\x1b[31m\x07 "
     policy = chosen(lambda *_: Decision(RestartAction.RESTART, said, without=["a"]))
     found = policy.decide(FAILURE, [])
-    assert (found.reason, found.without) == ("one two\\x07", ("a",))
+    assert (found.reason, found.without) == ("one two\\x1b[31m\\x07", ("a",))
     long = chosen(lambda *_: Decision(RestartAction.STOP, "x" * 9999)).decide(FAILURE, [])
     assert len(long.reason) == 1000
     assert long.reason.endswith("x... (9999 characters)")

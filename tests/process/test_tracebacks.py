@@ -117,7 +117,7 @@ def test_an_exit_without_an_exception_has_no_place() -> None:
 
 def test_a_long_text_is_cut_before_the_place() -> None:
     failure = failure_with([HEADER, *frames("/home/me/a.py", 1), f"E: {'x' * 500}"])
-    assert failure.headline.endswith("x... (a.py:1)")
+    assert failure.headline.endswith("x... (503 characters) (a.py:1)")
     assert len(failure.brief) == 300
 
 

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PluginLoadError, SignalException, one_line
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -152,7 +153,7 @@ def parse_entry_points(
         if not equals:
             _warn("%s has the line %r, which is not NAME = MODULE:OBJECT; ignored", source, line)
             continue
-        yield group, name.strip(), value.strip()
+        yield group, printable(name.strip()), value.strip()
 
 
 def _has_other_finders() -> bool:
@@ -227,7 +228,7 @@ def _distribution_at(folder: str, key: str) -> Distribution:
             if field in fields:
                 fields[field] = value.strip() or fields[field]
         break
-    return Distribution(key, fields["Name"], fields["Version"])
+    return Distribution(key, printable(fields["Name"]), printable(fields["Version"]))
 
 
 def _ask_importlib_metadata(
@@ -243,10 +244,10 @@ def _ask_importlib_metadata(
         key = normalise(name)
         if key in found:
             continue
-        distribution = Distribution(key, name, version)
+        distribution = Distribution(key, printable(name), printable(version))
         try:
             found[key] = [
-                EntryPoint(entry.group, entry.name, entry.value, distribution)
+                EntryPoint(entry.group, printable(entry.name), entry.value, distribution)
                 for entry in each.entry_points
                 if entry.group in groups
             ]

@@ -353,7 +353,7 @@ def _signal_name(number: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    from plaunch.texts import printable  # failures only
+    from plaunch.texts import printable_output  # failures only
 
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return printable(line, _LONGEST_LINE)
+    return printable_output(line, _LONGEST_LINE)

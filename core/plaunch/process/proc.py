@@ -11,6 +11,8 @@ import select
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.texts import printable
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -132,8 +134,8 @@ def read_command(pid: int | str, proc: str = PROC) -> list[str]:
 
 
 def read_name(pid: int | str, proc: str = PROC) -> str:
-    """Read the short name of a process; empty if it is gone."""
-    return _first_line(f"{pid}/comm", proc)
+    """Read the short name of a process, which it chooses itself; empty if it is gone."""
+    return printable(_first_line(f"{pid}/comm", proc))
 
 
 def read_masks(proc: str = PROC) -> tuple[int, int] | None:

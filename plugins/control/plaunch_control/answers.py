@@ -259,7 +259,7 @@ def _reason(given: Mapping[str, Any]) -> str:
     reason = given.get("reason") or ""
     if not isinstance(reason, str):
         raise ValueError("the reason is not a text")  # noqa: TRY004 - answered with status 400
-    text = printable(" ".join(reason.split())[:_MOST_REASON])
+    text = printable(" ".join(reason.split()), _MOST_REASON)
     return text[:_MOST_REASON] or "no reason is given"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from plaunch.plugin import ENGINES
 
 from plaunch_engines.driver import STOPS, JobDriver
 from plaunch_engines.node_command import begin_path, check_setup, read_hosts, read_pythons
+from plaunch_engines.node_files import NodeFiles, folder_of
 from plaunch_engines.output import MergedOutput
 from plaunch_engines.plan import (
     JobPlan,
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 _ELASTIC = "c10d"
 _STATIC = "static"
 # Options that have an effect if this command starts the agents, and those that engines implement.
-_OF_DRIVER = {"node_python", "node_setup", "pass_env", "start_limit"}
-_OF_ENGINES = {"exclude", "pass_secret"}
+_OF_DRIVER = {"node_output", "node_python", "node_setup", "pass_env", "start_limit"}
+_OF_ENGINES = {"exclude", "pass_secret", "silence_limit"}
 
 
 def run_on_nodes(invocation: Invocation) -> int:
@@ -139,6 +141,7 @@ def _request(args: Arguments, where: str, own: dict[str, Any]) -> EngineRequest:
         spares=args.spares,
         exclude=[h for text in args.exclude for h in read_hosts(text, "--exclude")],
         pythons=read_pythons(args.node_python)[1],
+        silence_limit=args.silence_limit,
         folder=os.getcwd(),
         options=own,
         job=f"plaunch-{uuid.uuid4().hex[:8]}",
@@ -188,9 +191,10 @@ def _plan(
         words = [f"--rdzv-backend={backend}", *words]
     if not args.is_given("rdzv_id"):
         words = [f"--rdzv-id={request.job}", *words]
+    job = str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job
     script = script_of(args)
     return JobPlan(
-        job=str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job,
+        job=job,
         engine=args.on.partition(":")[0],
         count=count,
         min_nodes=low,
@@ -207,10 +211,16 @@ def _plan(
         ),
         python=read_pythons(args.node_python)[0] or sys.executable,
         setup=check_setup(args.node_setup),
+        output_folder=folder_of(args.node_output, job) if args.node_output else "",
         rdzv_conf=args.rdzv_conf or "",
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
         is_static=backend == _STATIC,
         start_timeout=args.start_limit,
+        silence_limit=(
+            request.silence_limit
+            if "silence_limit" in getattr(engine, "used_options", ())
+            else math.inf
+        ),
         shutdown_timeout=(
             SHUTDOWN_TIMEOUT if args.shutdown_timeout is None else args.shutdown_timeout
         ),
@@ -224,4 +234,5 @@ def _drive(engine: Engine, plan: JobPlan, stdout: int) -> int:
         is_json=STDERR.is_json,
         stdout=stdout,
     )
-    return JobDriver(engine, plan, output).run()
+    files = NodeFiles(plan.output_folder, output) if plan.output_folder else None
+    return JobDriver(engine, plan, output, files=files).run()

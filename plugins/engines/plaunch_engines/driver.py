@@ -19,6 +19,7 @@ from plaunch_engines.ending import CommandFacts, conclude, is_over
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.repeated import RepeatedMessages
 from plaunch_engines.started_nodes import StartedNodes
+from plaunch_engines.suspension import SuspensionMeter, awake_or_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from plaunch_engines.agents import ConnectedNode
     from plaunch_engines.ending import Ending, NodeFacts
+    from plaunch_engines.node_files import NodeFiles
     from plaunch_engines.output import MergedOutput
     from plaunch_engines.plan import JobPlan
 
@@ -62,7 +64,9 @@ class JobDriver:
         engine: starts agents.
         plan: what to start.
         output: where lines of the nodes go.
+        files: gets them as well, for each node; None if there are no such files.
         clock: a monotonic clock, in seconds.
+        pause_clock: the same, but also while the machine is asleep.
     """
 
     def __init__(
@@ -71,15 +75,19 @@ class JobDriver:
         plan: JobPlan,
         output: MergedOutput,
         *,
+        files: NodeFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
+        pause_clock: Callable[[], float] = awake_or_not,
     ) -> None:
         self._engine = engine
+        self._files = files
         self._plan = plan
         self._output = output
         self._clock = clock
         self._nodes = StartedNodes(engine, plan, output.say, clock)
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
+        self._suspension = SuspensionMeter(plan.silence_limit, pause_clock)
         self._began = clock()
         self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -110,6 +118,8 @@ class JobDriver:
                 self._output, self._wake_read, STOPS, CONSOLE.say,
                 is_stopped=bool(self._job.signals),
             )  # fmt: skip
+            if self._files is not None and self._output.is_written():
+                self._files.close()
             signal.set_wakeup_fd(previous_fd)
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -148,6 +158,8 @@ class JobDriver:
     def _write(self, node: ConnectedNode, texts: Iterable[tuple[bool, bytes]]) -> None:
         """Write what a node has written."""
         for is_error, text in texts:
+            if self._files is not None:
+                self._files.write(node.name, text, is_error=is_error)
             if self._plan.count == 1:
                 self._output.write(STDERR if is_error else STDOUT, "", text)
             elif not is_error:
@@ -182,6 +194,7 @@ class JobDriver:
     def _advance(self) -> None:
         """Do what the present state of the nodes requires."""
         now = self._clock()
+        self._check_suspension(now)
         missing = self._update()
         if self._is_open():
             self._nodes.handle_losses()
@@ -199,6 +212,13 @@ class JobDriver:
                 "WARNING",
             )
         self._show_status()
+
+    def _check_suspension(self, now: float) -> None:
+        """End the job if this command did not run for so long that agents have ended for that."""
+        limit, late = self._plan.silence_limit, self._suspension.measure()
+        ended = [node for node in self._nodes.facts() if node.is_silenced]
+        if late >= limit or (ended and self._suspension.longest >= limit / 2):
+            self._give_up(self._suspension.error(), now - max(late - limit, 0.0))
 
     def _is_open(self) -> bool:
         """Whether the job has not ended, so that nodes may join it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import select
@@ -42,6 +43,7 @@ _PORT_ATTEMPTS = 100
 # After the connection has ended: seconds until the workers' grace is over, and until SIGKILL.
 _GRACE, _LAST = 4.0, 7.0
 _LOST = "the command that started this job has ended, or the connection to it"
+_SLICES = 8  # of the time without a line: one in which this process was suspended counts once
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -165,6 +167,7 @@ class ConnectedAgent(Extension):
         self._ranks: set[int] = set()
         self._is_job_wide = False
         self._has_ended = False
+        self._silence = ""  # why this node ends for a command that is silent
         self._has_succeeded = False
         self._verdict = ""  # how the job ended, according to its own record
 
@@ -180,7 +183,16 @@ class ConnectedAgent(Extension):
         try:
             run(arguments, plugins=[self], is_introduced=True)
         except SignalException:
-            raise
+            if not self._silence:
+                raise
+            self._reporter.report_failure(
+                self._silence,
+                code=ExitCode.COMMAND_SUSPENDED,
+                is_first=False,
+                is_of_workers=False,
+                is_consequence=True,
+            )
+            raise SystemExit(ExitCode.COMMAND_SUSPENDED) from None
         except PlaunchError as error:
             if error.exit_code != ExitCode.OK:  # a spare that was not needed has not failed
                 self._report_failure(error)
@@ -207,6 +219,14 @@ class ConnectedAgent(Extension):
             has_succeeded=self._has_succeeded and code == ExitCode.OK,
             verdict=self._verdict,
         )
+
+    def end_for_silence(self, seconds: float) -> None:
+        """Let this node leave the job, as nothing has come from the command for so long."""
+        self._silence = (
+            f"nothing has come from the command for {seconds:g} s (--silence-limit): it was "
+            "suspended, or the connection to it is interrupted"
+        )
+        self.leave(self._silence)
 
     def leave(self, reason: str) -> None:
         """Let this node leave the job; thread-safe. A stop in progress is not hurried."""
@@ -273,8 +293,8 @@ class Connection:
     """
 
     def __init__(self) -> None:
-        silence = os.environ.pop("PLAUNCH_NODE_SILENCE", "")
-        self._silence = float(silence) if silence else None
+        self._silence = float(os.environ.pop("PLAUNCH_NODE_SILENCE", "") or "inf")
+        self._is_silent = False
         self._fd = os.dup(0)
         self.stdout = os.dup(1)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -300,17 +320,26 @@ class Connection:
             else:
                 os.kill(os.getpid(), message["signal"])
         began = time.monotonic()
-        agent.leave(_LOST)
+        if self._is_silent:
+            agent.end_for_silence(self._silence)
+        else:
+            agent.leave(_LOST)
         time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGTERM)  # the second request ends the grace
         time.sleep(began + _LAST - time.monotonic())
         os.kill(os.getpid(), signal.SIGKILL)  # the guard ends the workers
         os._exit(128 + signal.SIGKILL)  # the first process of a container gets no SIGKILL from it
 
+    def _is_readable(self) -> bool:
+        """Wait for data, or the end; return whether there is something within the time."""
+        pause = None if math.isinf(self._silence) else self._silence / _SLICES
+        return any(select.select([self._fd], [], [], pause)[0] for _ in range(_SLICES))
+
     def _read(self) -> Iterator[dict[str, Any]]:
         buffer = b""
         while True:
-            if not select.select([self._fd], [], [], self._silence)[0]:
+            if not self._is_readable():
+                self._is_silent = True
                 return
             try:
                 data = os.read(self._fd, 65536)

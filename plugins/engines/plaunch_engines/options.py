@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plaunch.durations import Duration
 from plaunch.options import LIMIT, Option, integer, seconds
 
 # Selects an engine in programs for torchrun (`plaunch_torchrun.nodes`). Not for agents.
@@ -49,6 +50,14 @@ OPTIONS = (
         "also that of some hosts, as in node[5-8]=/opt/python; may be repeated",
         metavar="[HOSTS=]PATH",
         is_repeated=True,
+        fill=_UNUSED,
+    ),
+    Option(
+        ("--node-output",),
+        "with --on: a folder for a file with the output of each node, DIR/JOB/NODE.log, on this "
+        "machine; the console shows it as well",
+        metavar="DIR",
+        path="directory",
         fill=_UNUSED,
     ),
     Option(
@@ -107,6 +116,16 @@ OPTIONS = (
         default=60.0,
         metavar="SECONDS",
         read=seconds(LIMIT),
+        fill=_UNUSED,
+    ),
+    Option(
+        ("--silence-limit",),
+        "with --on=ssh and --on=slurm: time without a sign of the command, which may be suspended "
+        "or cut off, after which agents end their workers, from 5 seconds; inf for never (default: "
+        "40)",
+        default=40.0,
+        metavar="SECONDS",
+        read=seconds(Duration(least=5.0, may_be_endless=True)),
         fill=_UNUSED,
     ),
     Option(

@@ -62,6 +62,7 @@ class MergedOutput:
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued = 0
         self._unwritten = b""  # of what the thread is writing
+        self._files: dict[int, str] = {}
         self._lost: dict[str, OutputLoss] = {}  # by the reason
         self.progressed_at = clock()
         self._room, self._notify_room = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,6 +114,14 @@ class MergedOutput:
     def say(self, text: str, level: str = "INFO") -> None:
         """Write a message of plaunch's own to stderr."""
         self._put(STDERR, self._format(text, level).encode(errors="backslashreplace") + b"\n")
+
+    def name_file(self, fd: int, path: str) -> None:
+        """Name a descriptor for `write_file`."""
+        self._files[fd] = path
+
+    def write_file(self, fd: int, data: bytes) -> None:
+        """Write to a file, of which nothing is shown."""
+        self._queue_up(fd, data)
 
     def show(self, status: str) -> None:
         """Show a status line, if there is one on this terminal; not more often than needed."""
@@ -179,7 +188,8 @@ class MergedOutput:
             except BrokenPipeError:  # the reader has enough
                 pass
             except OSError as error:
-                self._note_loss(error.strerror or str(error))
+                place = f"{self._files[fd]}: " if fd in self._files else ""
+                self._note_loss(f"{place}{error.strerror or error}")
             with self._changed:
                 self._unwritten = b""
                 was_full = self._queued > _MAX_QUEUED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -42,12 +43,15 @@ class JobPlan:
         folder: the working folder.
         env: the variables of each agent.
         python: the interpreter of the agents.
+        output_folder: where each node has a file with its output; empty for none.
         setup: the line that a shell runs before each agent; empty for none.
         rdzv_conf: the options of the rendezvous backend.
         endpoint: the rendezvous endpoint; empty if the first node hosts it.
         is_static: whether the backend has given ranks.
         start_timeout: seconds for all agents to report.
         shutdown_timeout: seconds that workers get to end.
+        silence_limit: seconds without a sign of the command after which agents end their workers;
+            inf for never.
     """
 
     job: str
@@ -62,12 +66,14 @@ class JobPlan:
     folder: str
     env: Mapping[str, str]
     python: str = sys.executable
+    output_folder: str = ""
     setup: str = ""
     rdzv_conf: str = ""
     endpoint: str = ""
     is_static: bool = False
     start_timeout: float = 60.0
     shutdown_timeout: float = 30.0
+    silence_limit: float = math.inf
 
     @property
     def command(self) -> list[str]:
@@ -79,11 +85,12 @@ class JobPlan:
         nodes = str(self.max_nodes)
         if self.min_nodes < self.max_nodes:
             nodes = f"{self.min_nodes} to {nodes}"
+        files = f"; output of each node in {self.output_folder}" if self.output_folder else ""
         spares = self.count - self.max_nodes
         more = f", {spares} of them spare" if spares > 0 else ""
         agents = f"{self.count} {'agent' if self.count == 1 else 'agents'}{more}"
         word = "node" if nodes == "1" else "nodes"
-        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}"
+        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}{files}"
 
     def settings_of(
         self, index: int, address: str, endpoint: str, *, is_host: bool

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import Progress
 from plaunch.numbers import name_ranks
+from plaunch.texts import printable
 
 from plaunch_hang.worker import FILE_NAME, SIZE
 
@@ -90,7 +91,7 @@ class HeartbeatMemory:
             max(total, 0) - 1,
             max(longest, 0) / 1e9,
             section / 1e3,
-            "".join(c if c.isprintable() else "?" for c in text),
+            printable(text),
         )
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.texts import printable
+
 from plaunch_hang.options import ACTIONS
 from plaunch_hang.stacks import dump_groups, load_groups
 
@@ -112,8 +114,7 @@ def _check_version(value: Any) -> None:
 
 
 def _text(value: Any, most: int) -> str:
-    # Texts of other nodes are shown on a terminal.
-    return "".join(c if c.isprintable() else "?" for c in str(value)[:most])
+    return printable(str(value), most)
 
 
 def _count(value: Any) -> int:

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
-from plaunch.texts import printable
 
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import PROOF_SIZE, is_equal
@@ -113,7 +112,7 @@ class ClientGreeting:
                 if kind is MessageKind.REFUSED:
                     raise StoreRefusedError(
                         f"the rendezvous store at {self._endpoint} refuses this node: "
-                        f"{printable(fields.text())}"
+                        f"{fields.text()}"
                     )
                 if kind is not expected:
                     raise ProtocolError(f"{kind.name} instead of {expected.name}")

@@ -217,8 +217,10 @@ class Fields:
         return key
 
     def text(self) -> str:
-        """Read a text in UTF-8; bytes that are not are replaced."""
-        return self.take(self.u16()).decode(errors="replace")
+        """Read a text in UTF-8 for a message; bytes that are not are replaced."""
+        from plaunch.texts import printable  # the server reads no texts, and does without
+
+        return printable(self.take(self.u16()).decode(errors="replace"))
 
     def end(self) -> None:
         """Check that all has been read."""

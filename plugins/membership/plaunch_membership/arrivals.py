@@ -99,7 +99,7 @@ class Arrivals:
 
     def _why(self, state: JobState) -> str:
         """The reason for the next round; empty for the first one."""
-        return "" if state.world is None else printable(state.reason[:_MAX_REASON_LENGTH])
+        return "" if state.world is None else printable(state.reason, _MAX_REASON_LENGTH)
 
     def _where(self) -> str:
         """Describe where the store is, and which node hosts it, if one does."""

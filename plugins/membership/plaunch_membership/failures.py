@@ -183,7 +183,7 @@ def merge(summaries: Sequence[FailureSummary]) -> FailureSummary:
 
 def bounded_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Bound the lines of a record for a report."""
-    return tuple(printable(line)[:_MAX_SUMMARY] for line in lines[:_MAX_LINES])
+    return tuple(printable(line, _MAX_SUMMARY) for line in lines[:_MAX_LINES])
 
 
 def _order(failure: JobFailure) -> float:
@@ -213,7 +213,7 @@ def _cut_failure(failure: JobFailure, *, is_first: bool) -> JobFailure:
 
 def cut(text: str, most: int) -> str:
     """Return the first `most` characters of `text`, on one line, without control characters."""
-    return printable(text[:most])[:most]
+    return printable(text, most)
 
 
 # --- workers that had succeeded before others failed --------------------------------------------

@@ -295,7 +295,7 @@ def _lines(detail: Mapping[str, object], name: str) -> list[str]:
 
 def _word(text: str, most: int) -> str:
     """Return a name or path from another node, cut and on one line."""
-    return printable(text[:most])
+    return printable(text, most)
 
 
 def _integer(detail: Mapping[str, object], name: str, allowed: range, default: int) -> int:

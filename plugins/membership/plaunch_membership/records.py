@@ -29,6 +29,7 @@ MAX_REFUSAL = 1000  # characters of why a node was refused, shown by waiting nod
 MAX_EXCLUDED = 64  # excluded hosts
 MAX_SECONDS = 253_402_128_000.0  # since the epoch: the latest date in any time zone (9999-12-30)
 
+_MOST_ESCAPED = 10  # characters that one becomes
 _MAX_BYTES = 1 << 20  # of one record
 _MAX_NUMBER = (1 << 53) - 1  # the largest integer that every JSON parser reads exactly
 _MAX_WARNINGS = 20  # warnings about rejected records
@@ -93,9 +94,11 @@ class StoreRecord(Mapping[str, object]):
 
         def read(value: object) -> str:
             text = self._expect(name, value, str, "a text")
-            if max_len is None or len(text) <= max_len:
-                text = printable(text)
-            if max_len is not None and len(text) > max_len:
+            if max_len is None:
+                return printable(text)
+            if len(text) <= max_len:
+                text = printable(text, _MOST_ESCAPED * max_len)
+            if len(text) > max_len:
                 raise self._wrong(name, f"has {len(text)} characters; {max_len} are the most")
             return text
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.process import describe_exit
+from plaunch.texts import printable
 
 from plaunch_preload.forked import ANSWER_TIMEOUT, ForkedProcess
 from plaunch_preload.server.messages import VARIABLE, receive_answer, send
@@ -254,7 +255,7 @@ class ForkServer:
         code = self._process.returncode
         end = "" if code is None else f" ({describe_exit(code)})"
         lines = self._read_output().strip().splitlines()[-_LAST_LINES:]
-        wrote = "".join(f"\n    {line}" for line in lines)
+        wrote = "".join(f"\n    {printable(line)}" for line in lines)
         return ForkServerError(
             f"the fork server (pid {self.pid}) {what}{end}"
             + (f"; the last that it wrote:{wrote}" if wrote else "")

@@ -9,6 +9,8 @@ import socket
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
+from plaunch.texts import printable
+from plaunch_membership import MAX_NAME
 from plaunch_network import (
     EVERYWHERE,
     has_listener,
@@ -210,7 +212,11 @@ def check_sole_host(hosted: HostedRendezvousStore, connector: StoreConnector) ->
         store.close()
     if other == hosted.identity.encode():
         return
-    named = "a store that is not plaunch's" if other is None else other.decode(errors="replace")
+    named = (
+        "a store that is not plaunch's"
+        if other is None
+        else printable(other.decode(errors="replace"), MAX_NAME)
+    )
     raise RendezvousError(
         f"two hosts for one rendezvous: {hosted.identity} hosts a store on port {hosted.port}, but "
         f"endpoint {connector.endpoint.name!r} leads to {named}; give is_host=true to one node only"

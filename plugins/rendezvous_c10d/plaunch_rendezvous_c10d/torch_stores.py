@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
+from plaunch.texts import printable
 from plaunch_membership import RendezvousStore
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class FileStore(_TorchStore):
 
 def first_line(error: BaseException) -> str:
     """Return the message of torch's exception, without its C++ stack."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return printable(next(iter(str(error).splitlines()), "") or type(error).__name__)
 
 
 def _refuse_reserved(key: str, value: bytes) -> None:

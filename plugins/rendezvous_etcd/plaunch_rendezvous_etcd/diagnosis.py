@@ -12,11 +12,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.texts import printable
+
 if TYPE_CHECKING:
     from plaunch_network import SocketAddress
 
     from plaunch_rendezvous_etcd.options import Endpoint, Security
 
+_MAX_VERSION = 40  # characters
 _MAX_ANSWER = 65536  # bytes of an answer
 _PROBE_TIMEOUT = 1.0  # seconds
 _VERSION_REQUEST = "GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
@@ -145,7 +148,8 @@ def _read_answer(
             f"{endpoint} speaks TLS only; add --rdzv-conf protocol=https", is_final=True
         )
     try:
-        version = str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
+        fields = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
+        version = printable(str(fields["etcdserver"]), _MAX_VERSION)
     except (ValueError, KeyError, TypeError):
         version = ""
     if version.startswith(("0.", "1.", "2.")):

@@ -23,6 +23,7 @@ from plaunch.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
+from plaunch.numbers import quote
 from plaunch.rendezvous import world_ranks
 from plaunch_network import (
     EVERYWHERE,
@@ -218,7 +219,8 @@ class RankExchange:
         """Return why a node is rejected; empty if it is not."""
         own, who = self._node, f"node {node.host} with rank {node.rank} (--node-rank)"
         if node.run_id != own.run_id:
-            return f"{who} belongs to job {node.run_id!r}, and node 0 to {own.run_id!r} (--rdzv-id)"
+            theirs = quote(node.run_id)
+            return f"{who} belongs to job {theirs}, and node 0 to {own.run_id!r} (--rdzv-id)"
         if node.nodes != own.nodes:
             return f"{who} is of {node.nodes} nodes, and node 0 of {own.nodes} (--nnodes)"
         if not 0 < node.rank < own.nodes:

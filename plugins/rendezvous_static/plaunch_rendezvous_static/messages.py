@@ -11,6 +11,7 @@ from plaunch.errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousTimeoutError,
+    one_line,
 )
 from plaunch.rendezvous import WorldRanks
 from plaunch.texts import printable
@@ -61,11 +62,11 @@ def read_introduction(line: bytes) -> Introduction:
     """
     try:
         fields = json.loads(line)
-        host = printable(str(fields["host"])[:MAX_NAME])
+        host = printable(str(fields["host"]), MAX_NAME)
         numbers = {name: int(fields[name]) for name in ("nodes", "rank", "local_world_size")}
         node = Introduction(str(fields["run_id"]), role=str(fields["role"]), host=host, **numbers)
     except _INVALID as error:
-        raise ValueError(f"not an introduction: {error}") from error
+        raise ValueError(f"not an introduction: {one_line(error)}") from error
     if not 0 < node.local_world_size <= _MAX_WORKERS:
         raise ValueError(f"{node.local_world_size} workers")
     return node

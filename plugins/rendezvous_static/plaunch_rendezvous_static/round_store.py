@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import bounded
 from plaunch.errors import PluginLoadError, RendezvousConnectionError
+from plaunch.texts import printable
 from plaunch.threads import BoundedCall
 from plaunch_network import EVERYWHERE, join_host_port, listen_at_first, numeric_place
 
@@ -82,7 +83,7 @@ class RoundStore:
                 where = join_host_port(self._host, self._port)
                 raise RendezvousConnectionError(
                     f"the store of the round at {where} (--master-addr, --master-port) cannot be "
-                    f"opened: {str(error).partition(chr(10))[0]}"
+                    f"opened: {printable(str(error).partition(chr(10))[0])}"
                 ) from error
         return store
 

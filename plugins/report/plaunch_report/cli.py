@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.texts import printable
 
 from plaunch_report import bundles
 from plaunch_report.event_files import read_folders
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         _write_report(options)
     except PlaunchError as error:
-        print(f"plaunch-report: error: {error}", file=sys.stderr)
+        print(f"plaunch-report: error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     return 0
 

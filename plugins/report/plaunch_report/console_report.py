@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
+from plaunch.texts import printable_output
 from plaunch_events import describe_seconds
 
 from plaunch_report.failure_report import (
@@ -16,7 +17,6 @@ from plaunch_report.failure_report import (
     MAX_TRACEBACK_LINES,
     NO_FILE,
     block,
-    clean,
     describe_stopped,
     describe_time,
     explain,
@@ -44,27 +44,29 @@ def _headline(error: ChildFailedError) -> str:
     rank, root = error.get_first_failure()
     who = f"rank {rank}" if rank >= 0 else "the launcher"
     after = "" if root.lifetime is None else f" after {describe_seconds(root.lifetime)}"
-    return f"{who} on {clean(root.host)} failed{after}: {clean(root.headline)}"
+    return (
+        f"{who} on {printable_output(root.host)} failed{after}: {printable_output(root.headline)}"
+    )
 
 
 def _details(error: ChildFailedError) -> Iterator[str]:
     rank, root = error.get_first_failure()
     if error.no_restart:
-        yield f"  No restart: {clean(error.no_restart)}"
+        yield f"  No restart: {printable_output(error.no_restart)}"
     # The text of a hang already includes them.
     if not root.hung:
-        yield from (f"  {clean(line)}" for line in error.early_ends)
+        yield from (f"  {printable_output(line)}" for line in error.early_ends)
     yield from _explain(rank, root)
     where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
     when = describe_time(root.timestamp, _DATE)
     ended = root.describe_exit()
-    yield f"  process: {clean(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
+    yield f"  process: {printable_output(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
     for text in hints(root, error.early_ends):
         yield f"  hint: {text}"
     for path in root.log_files:
-        yield f"  log file: {clean(path)}"
+        yield f"  log file: {printable_output(path)}"
     if root.error_file != NO_FILE:
-        yield f"  error file: {clean(root.error_file)}"
+        yield f"  error file: {printable_output(root.error_file)}"
     yield from _other_failures(error)
     if error.stopped:
         yield f"  stopped because of it: {describe_stopped(error.stopped)}"
@@ -104,7 +106,9 @@ def _is_shown(root: ProcessFailure) -> bool:
         return root.message == root.exit_sentence()
     # A worker that reports an exception usually also exits with its traceback on stderr.
     text = enriched.rstrip().splitlines()
-    return bool(text) and any(clean(line).endswith(clean(text[-1])) for line in root.last_lines)
+    return bool(text) and any(
+        printable_output(line).endswith(printable_output(text[-1])) for line in root.last_lines
+    )
 
 
 def _other_failures(error: ChildFailedError) -> Iterator[str]:
@@ -117,11 +121,11 @@ def _other_failures(error: ChildFailedError) -> Iterator[str]:
             alike.setdefault((who, failure.host, _how(rank, failure)), []).append(rank)
     for (who, host, how), ranks in [*alike.items()][:MAX_OTHERS]:
         what = "the same" if how == _how(first, root) else how
-        yield f"  also failed: {who or name_ranks(ranks)} on {clean(host)}: {what}"
+        yield f"  also failed: {who or name_ranks(ranks)} on {printable_output(host)}: {what}"
     if rest := [rank for ranks in [*alike.values()][MAX_OTHERS:] for rank in ranks]:
         yield f"  also failed: {len(rest)} more: {name_ranks(rest)}"
     for words, count in error.counted.items():
-        yield f"  also failed: {count} more: {clean(words)}"
+        yield f"  also failed: {count} more: {printable_output(words)}"
 
 
 def _how(rank: int, failure: ProcessFailure) -> str:
@@ -134,4 +138,4 @@ def _earlier_attempts(earlier: Sequence[EarlierAttempt]) -> Iterator[str]:
         yield f"  {len(earlier) - MAX_EARLIER} attempts before these"
     for one in earlier[-MAX_EARLIER:]:
         lasted = describe_seconds(one.seconds)
-        yield f"  attempt {one.attempt}: {clean(one.cause)}, after {lasted}"
+        yield f"  attempt {one.attempt}: {printable_output(one.cause)}, after {lasted}"

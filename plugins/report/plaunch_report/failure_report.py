@@ -6,13 +6,12 @@ This is the text of a `ChildFailedError`; the launcher loads nothing else of thi
 from __future__ import annotations
 
 import os
-import re
 import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_exit, shorten
-from plaunch.texts import printable
+from plaunch.texts import printable_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,29 +31,24 @@ _CLOCK = "%H:%M:%S.%f"
 NO_FILE = "<N/A>"  # `ProcessFailure.error_file` without a file
 _FAULT_HANDLER = "Fatal Python error: "
 
-# Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
-_TERMINAL_SEQUENCE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
-)
-
 
 def format_report(error: ChildFailedError, border: str = "", section: str = "") -> str:
     """Format the report, with rules of `border` around it and of `section` between its parts."""
     first, root = error.get_first_failure()
-    host = clean(root.host)
+    host = printable_output(root.host)
     what = f"the launcher on {host} failed"
     if first >= 0:
-        what = f"rank {first} on {host}: {clean(root.headline)}"
+        what = f"rank {first} on {host}: {printable_output(root.headline)}"
     title = f"{error.name} FAILED: {what}"
     parts = [_first_failure(first, root, error.early_ends)]
     if error.no_restart:
-        parts.insert(0, [f"No restart: {clean(error.no_restart)}"])
+        parts.insert(0, [f"No restart: {printable_output(error.no_restart)}"])
     others = [rank for rank in error.failures if rank != first]
     if others or error.counted:
         parts.append(_other_failures(others, error.failures, error.counted))
     # The text of a hang already includes them.
     if error.early_ends and not root.hung:
-        parts.append([f"Ended before: {clean(line)}" for line in error.early_ends])
+        parts.append([f"Ended before: {printable_output(line)}" for line in error.early_ends])
     if error.stopped:
         parts.append([f"Stopped by plaunch: {describe_stopped(error.stopped)}"])
     width = min(len(title), 80)
@@ -72,22 +66,22 @@ def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]
     if rank < 0:
         return [
             "First failure:",
-            f"  host:       {clean(failure.host)}",
+            f"  host:       {printable_output(failure.host)}",
             f"  pid:        {failure.pid} (the launcher)",
             f"  time:       {describe_time(failure.timestamp, DATE)}",
             *explain_launcher(failure),
         ]
     lines = [
         "First failure:",
-        f"  host:       {clean(failure.host)}",
+        f"  host:       {printable_output(failure.host)}",
         f"  rank:       {rank} (local rank {failure.local_rank})",
         f"  pid:        {failure.pid}",
         f"  time:       {describe_time(failure.timestamp, DATE)}",
         f"  ended:      {failure.describe_exit()}",
-        *(f"  log file:   {clean(path)}" for path in failure.log_files),
+        *(f"  log file:   {printable_output(path)}" for path in failure.log_files),
     ]
     if failure.error_file != NO_FILE:
-        lines.append(f"  error file: {clean(failure.error_file)}")
+        lines.append(f"  error file: {printable_output(failure.error_file)}")
     lines += [f"  hint:       {text}" for text in hints(failure, early_ends)]
     return lines + explain(failure)
 
@@ -112,8 +106,8 @@ def explain(failure: ProcessFailure) -> list[str]:
     elif (text := failure.enrich(failure.text)) != failure.exit_sentence():
         # The error file was unreadable, or something else is known besides the exit code.
         first, *more = text.splitlines() or [""]
-        lines.append(f"  message:    {clean(first)}")
-        lines += [f"              {clean(line)}" for line in more[:MAX_TRACEBACK_LINES]]
+        lines.append(f"  message:    {printable_output(first)}")
+        lines += [f"              {printable_output(line)}" for line in more[:MAX_TRACEBACK_LINES]]
     if failure.last_lines:
         return lines + block("last lines of its stderr:", failure.last_lines, MAX_STDERR_LINES)
     if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
@@ -160,19 +154,19 @@ def _other_failures(
         summary = summarize(failure)
         if rank < 0:
             lines.append(
-                f"  the launcher on {clean(failure.host)}, pid {failure.pid},"
+                f"  the launcher on {printable_output(failure.host)}, pid {failure.pid},"
                 f" at {describe_time(failure.timestamp, _CLOCK)}: {summary}"
             )
             continue
         lines.append(
-            f"  rank {rank} (local rank {failure.local_rank}) on {clean(failure.host)},"
+            f"  rank {rank} (local rank {failure.local_rank}) on {printable_output(failure.host)},"
             f" pid {failure.pid}, at {describe_time(failure.timestamp, _CLOCK)}:"
             f" {failure.describe_exit()}" + (f": {summary}" if summary else "")
         )
     rest = by_time[MAX_OTHER_FAILURES:]
     if rest:
         lines.append(f"  and {len(rest)} more: {name_ranks(rest)}")
-    lines += [f"  and {count} more: {clean(words)}" for words, count in counted.items()]
+    lines += [f"  and {count} more: {printable_output(words)}" for words, count in counted.items()]
     return lines
 
 
@@ -194,25 +188,21 @@ def _short_exit(exitcode: int) -> str:
 def summarize(failure: ProcessFailure) -> str:
     """One line about the cause: the exception, else the last line on stderr."""
     if failure.is_consequence:
-        return clean(failure.headline)
+        return printable_output(failure.headline)
     text = failure.raised.text
-    lines = [clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
+    lines = [
+        printable_output(line).strip() for line in text.splitlines() or reversed(failure.last_lines)
+    ]
     line = next(filter(None, lines), "")
     if len(line) > MAX_SUMMARY_CHARS:
         line = line[: MAX_SUMMARY_CHARS - 3] + "..."
-    return f"{line} ({clean(failure.place)})" if failure.place else line
+    return f"{line} ({printable_output(failure.place)})" if failure.place else line
 
 
 def block(header: str, lines: Sequence[str], limit: int) -> list[str]:
     """Format lines, indented below a header; more than `limit` lines are shortened."""
-    shown = shorten([clean(line) for line in lines], limit)
+    shown = shorten([printable_output(line) for line in lines], limit)
     return [f"  {header}", *(f"    {line}".rstrip() for line in shown)]
-
-
-def clean(line: str) -> str:
-    """Return a line as a terminal shows it, without colours; of a progress bar, its last state."""
-    visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
-    return printable(visible)
 
 
 def describe_time(timestamp: float, form: str) -> str:

@@ -16,6 +16,7 @@ from plaunch.numbers import digits
 from plaunch.plugin import RENDEZVOUS, SCHEDULERS
 from plaunch.rendezvous import traits_of
 from plaunch.scheduling import Allocation
+from plaunch.texts import printable
 from plaunch_network import parse_rendezvous_endpoint
 
 from plaunch_schedulers.slurm import LAST_STEP
@@ -173,7 +174,7 @@ class _Filling:
             return
         source = self.allocation.sources.get(field, source)
         self.args.give(dest, value, f"{source} ({self._scheduler})" if source else self._scheduler)
-        self._filled.append(f"{dest}={value}" + (f" ({source})" if source else ""))
+        self._filled.append(printable(f"{dest}={value}" + (f" ({source})" if source else "")))
 
     def refuse_missing(self, field: str) -> None:
         """Raise if the scheduler lists a necessary value as missing."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.process import describe_exit, is_python, open_pidfd, wait_for_end
+from plaunch.texts import printable
 
 from plaunch_worker_store import serving
 
@@ -126,7 +127,7 @@ class StoreHost:
         """Describe how it ended, with its last output."""
         how = describe_exit(self._process.returncode or 0)
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line]
-        output = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
+        output = "".join(f"\n    {printable(line)}" for line in lines[-_LAST_LINES:])
         return f"pid {self.pid}, {how}" + (f"; its last output:{output}" if output else "")
 
     def close(self) -> None:

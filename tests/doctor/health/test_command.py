@@ -42,7 +42,10 @@ def check(script, context):
         ("echo bad >&2; exit 3", "! check node.sh ended with exit code 3: bad"),
         ("exit 4", "! check node.sh ended with exit code 4"),
         ("kill -SEGV $$", "! check node.sh was killed by SIGSEGV (signal 11)"),
-        ("printf 'a\\033[31mb\\377'; exit 1", "! check node.sh ended with exit code 1: ab�"),
+        (
+            "printf 'a\\033[31mb\\377'; exit 1",
+            "! check node.sh ended with exit code 1: a\\x1b[31mb�",
+        ),
     ],
 )
 def test_the_exit_code_is_the_status_and_the_last_line_the_reason(check, run, text, found):

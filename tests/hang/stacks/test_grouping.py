@@ -217,4 +217,4 @@ def test_invalid_ranks_are_refused(ranks):
 
 def test_texts_of_other_nodes_are_made_printable():
     logged = [StackGroup({"a": (0,)}, (), "\x1b[2J", "")]
-    assert format_groups(load_groups(dump_groups(logged))) == ["1 rank: 0 ?[2J"]
+    assert format_groups(load_groups(dump_groups(logged))) == ["1 rank: 0 \\x1b[2J"]

@@ -257,7 +257,12 @@ def test_an_answer_is_one_line_of_limited_size():
     assert len(text) <= 16384
     assert text.isprintable()
     read = load_answer(text)
-    assert (read.by, read.calls, read.host, read.folder) == ("me", ("1", "2"), "a?b", "/logs/?[1m")
+    assert (read.by, read.calls, read.host, read.folder) == (
+        "me",
+        ("1", "2"),
+        "a\\nb",
+        "/logs/\\x1b[1m",
+    )
     assert sum(item.size for item in read.groups) == 500
 
 

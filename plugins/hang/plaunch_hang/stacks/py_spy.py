@@ -10,6 +10,7 @@ import sys
 from shutil import which
 
 from plaunch.process import read_proc
+from plaunch.texts import printable
 
 from plaunch_hang.stacks.stack import StackFrame, ThreadStack
 
@@ -102,7 +103,7 @@ def explain(output: str) -> UnreadableError:
         return UnreadableError("it is not Python", is_lasting=True)
     if "no such file or directory" in lower or "no such process" in lower:
         return UnreadableError("it has ended", is_lasting=True)
-    text = text.removeprefix("Error: ")[:_MOST_TEXT]
+    text = printable(text.removeprefix("Error: "), _MOST_TEXT)
     return UnreadableError(f"py-spy: {text or 'failed without a message'}", is_lasting=False)
 
 
@@ -132,10 +133,14 @@ def _parse_thread(thread: dict[str, object], pid: int) -> ThreadStack:
     if not isinstance(frames, list):
         raise TypeError
     return ThreadStack(
-        name=str(name) if name else "",
+        name=printable(str(name)) if name else "",
         number=number if isinstance(number, int) else 0,
         frames=tuple(
-            StackFrame(str(frame["name"]), str(frame["filename"]), max(int(frame["line"] or 0), 0))
+            StackFrame(
+                printable(str(frame["name"])),
+                printable(str(frame["filename"])),
+                max(int(frame["line"] or 0), 0),
+            )
             for frame in frames[:_MOST_FRAMES]
         ),
         is_main=number == pid or (number is None and name == "MainThread"),

@@ -6,6 +6,8 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.texts import printable
+
 from plaunch_hang.stacks.grouping import MOST_FRAMES, StackGroup, merge
 from plaunch_hang.stacks.stack import StackFrame
 from plaunch_hang.stacks.waiting import ChildKind
@@ -129,8 +131,7 @@ def _load_ranks(spans: list[list[int]]) -> tuple[int, ...]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    # Texts of other nodes are shown on a terminal.
-    return "".join(letter if letter.isprintable() else "?" for letter in value[:_MOST_TEXT])
+    return printable(value, _MOST_TEXT)
 
 
 def _number(value: object) -> int:

@@ -21,6 +21,7 @@ from plaunch.process import (
     read_table,
     read_waiting_place,
 )
+from plaunch.texts import printable
 from plaunch.threads import BoundedCall
 
 from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, read_threads
@@ -62,8 +63,7 @@ def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
 def read_title(pid: int, proc: str = PROC) -> str:
     """The beginning of the command line of a process, or its short name."""
     words = " ".join(read_command(pid, proc)) or read_name(pid, proc)
-    text = " ".join(words.encode(errors="replace").decode().split())
-    return text if len(text) <= _TITLE else f"{text[: _TITLE - 3]}..."
+    return printable(" ".join(words.split()), _TITLE)
 
 
 def timeout_for(count: int) -> float:

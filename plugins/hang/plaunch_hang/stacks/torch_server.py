@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.numbers import format_ranks
 from plaunch.process import find_variable, read_environ, read_proc
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -175,5 +176,5 @@ def describe_last_operation(answers: Iterable[tuple[str, str]]) -> str:
                 found = f"{last['profiling_name']}, number {last[kind]} in {group}"
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 continue
-            return "".join(letter for letter in found[:_MOST] if letter.isprintable())
+            return printable(found, _MOST)
     return ""

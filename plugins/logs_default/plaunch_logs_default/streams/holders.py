@@ -7,7 +7,15 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from plaunch.process import find_field, list_numbers, read_fds, read_proc, read_process
+from plaunch.process import (
+    find_field,
+    list_numbers,
+    read_command,
+    read_fds,
+    read_proc,
+    read_process,
+)
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,10 +90,7 @@ def _is_writable(pid: int, fd: int, proc: str) -> bool:
 def _describe(pid: int, proc: str) -> str:
     if pid == os.getpid():
         return f"the launcher itself (pid {pid}), in which a plugin has copied the descriptor,"
-    words = read_proc(f"{pid}/cmdline", proc)[: _MAX_COMMAND + 1].replace(b"\0", b" ")
-    command = words.strip().decode(errors="backslashreplace")
-    if len(command) > _MAX_COMMAND:
-        command = command[:_MAX_COMMAND] + "..."
+    command = printable(" ".join(read_command(pid, proc)).strip(), _MAX_COMMAND)
     process, launcher = read_process(pid, proc), read_process(os.getpid(), proc)
     # Compare sessions, since each worker leads its own. The parent would not help: orphans of
     # workers become children of the launcher.
