@@ -583,7 +583,7 @@ def test_a_round_that_a_node_has_not_reported_is_not_a_success():
         handle.receive()
         return 137
 
-    with pytest.raises(NodesLostError, match="node1 (is )?lost"):
+    with pytest.raises(NodesLostError, match=r"node1 (is )?lost"):
         drive(FakeEngine(done, waiting_to_start), plan(2))
 
 
