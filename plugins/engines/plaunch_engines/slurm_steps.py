@@ -118,6 +118,9 @@ class SlurmEngine:
                 f"--on=slurm: job {self._job} (SLURM_JOB_ID) has no nodes; it has ended, or squeue "
                 "does not work here"
             )
+        for name in sorted(self._excluded - {*self._names}):
+            if not ask_slurm("scontrol", "show", "node", name):
+                raise UsageError(f"--exclude: Slurm has no node {name!r}")
         self._names = [name for name in self._names if name not in self._excluded]
         if not self._names:
             raise UsageError(f"--exclude leaves no node of job {self._job} (SLURM_JOB_ID)")
