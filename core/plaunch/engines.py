@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+SILENCE_LIMIT = 40.0  # seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineRequest:
     """What the user requests from an engine; new fields may be added.
@@ -26,6 +29,8 @@ class EngineRequest:
         spares: the number of further nodes, which wait to replace others.
         exclude: the names of hosts that must not be used (`--exclude`).
         pythons: the Python of some hosts, by name (`--node-python=HOSTS=PATH`).
+        silence_limit: seconds without a sign of the command after which an agent ends its workers,
+            if its connection may end without notice; inf for never.
         folder: the working folder of the agents, which each node must have at this path.
         options: the values of the options that the engine's package declares, by attribute:
             `acme_queue` for `--acme-queue`.
@@ -40,6 +45,7 @@ class EngineRequest:
     spares: int = 0
     exclude: Sequence[str] = ()
     pythons: Mapping[str, str] = field(default_factory=dict)
+    silence_limit: float = SILENCE_LIMIT
     folder: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     job: str = "plaunch"
@@ -131,8 +137,8 @@ class Engine(Protocol):
         can_replace: whether `start` may be called again while the job runs, for nodes in the place
             of others that are lost. Some engines have spare nodes for that.
         used_options: `exclude` if it leaves out `EngineRequest.exclude`, `pythons` if it starts
-            agents with `EngineRequest.pythons`; otherwise the options are usage errors. May be
-            missing, which means none.
+            agents with `EngineRequest.pythons`, `silence_limit` if its agents have that of the
+            request; otherwise the options are usage errors. May be missing, which means none.
     """
 
     nodes: int | None

@@ -109,7 +109,11 @@ def endpoint_of(node, given, traits=None):
 @pytest.mark.parametrize(
     ("options", "environ", "said"),
     [
-        ({}, {}, "none, and several nodes; every program that reaches the endpoint can read and change the store"),
+        (
+            {},
+            {},
+            "none, and several nodes; every program that reaches the endpoint can read and change the store",
+        ),
         ({"token_file": "/secret"}, {}, "given"),
         ({}, {"PLAUNCH_RDZV_TOKEN": "x" * 16}, "given"),
     ],

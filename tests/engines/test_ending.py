@@ -10,11 +10,13 @@ import pytest
 from plaunch.errors import PlaunchError
 from plaunch.rendezvous import JobOutcome
 from plaunch_engines.ending import AgentFailure, CommandFacts, NodeFacts, conclude, is_over
+from plaunch_engines.errors import CommandSuspendedError
 
 ENGINES = Path(__file__).parents[2] / "docs/engines.md"
 LAST = {"round": 1, "size": 3, "has_ended": True, "ended_at": 5.0}
 BEFORE = {**LAST, "round": 0}
 FAILED = AgentFailure(text="exit 3", code=3, reported_at=5.0)
+SILENCED = AgentFailure(text="nothing came", code=117, is_consequence=True, reported_at=5.0)
 MISSES = AgentFailure(text="lost touch", code=113, is_consequence=True, reported_at=5.0)
 
 # What may be known of a node. In each, its agent has ended.
@@ -37,9 +39,10 @@ NODES = {
     "lost before": BEFORE,
     "succeeded before": {**BEFORE, "code": 0, "has_succeeded": True},
     "replaced": {**BEFORE, "is_replaced": True},
+    "silenced": {**LAST, "code": 117, "failure": SILENCED},
     "never joined": {"has_ended": True, "ended_at": 5.0, "has_begun": False},
 }  # fmt: skip
-GAVE_UP = PlaunchError("too few")
+GAVE_UP, SUSPENDED = PlaunchError("too few"), CommandSuspendedError("for 55 s")
 COMMANDS = {
     "nothing": CommandFacts(),
     "signal, before": CommandFacts(signum=2, signalled_at=1.0),
@@ -47,6 +50,13 @@ COMMANDS = {
     "gave up": CommandFacts(error=GAVE_UP, error_at=5.0, error_code=111),
     "signal, then gave up": CommandFacts(
         signum=2, signalled_at=1.0, error=GAVE_UP, error_at=5.0, error_code=111
+    ),
+    "suspended": CommandFacts(error=SUSPENDED, error_at=3.0, error_code=117),
+    "signal, before it was suspended": CommandFacts(
+        signum=2, signalled_at=1.0, error=SUSPENDED, error_at=3.0, error_code=117
+    ),
+    "suspended; signal, after": CommandFacts(
+        signum=2, signalled_at=9.0, error=SUSPENDED, error_at=3.0, error_code=117
     ),
     "gave up, then signal": CommandFacts(
         signum=2, signalled_at=9.0, error=GAVE_UP, error_at=5.0, error_code=111
@@ -89,6 +99,9 @@ ROWS = {
         if "signal" in command
         else None
     ),
+    "the command was suspended": lambda kinds, command, missing: (
+        (3, 117) if "suspended" in command else None
+    ),
     "nodes could not be started, or too few": lambda kinds, command, missing: (
         (5, 111) if "gave up" in command else None
     ),
@@ -96,8 +109,7 @@ ROWS = {
         (5, 113) if have(kinds, "misses") else None
     ),
     "an agent was ended on its node": lambda kinds, command, missing: (
-        (0, 143) if have(kinds, "ended there", "stopped") else (0, 115)
-        if have(kinds, "excluded") else None
+        (0, 143) if have(kinds, "ended there", "stopped") else None
     ),
     "no agent has reported anything": lambda kinds, command, missing: (0, 111),
 }  # fmt: skip

@@ -231,6 +231,21 @@ def test_an_agent_ends_after_silence(tmp_path):
     os.close(writer)
 
 
+def test_a_command_that_is_suspended_for_too_long(launch):
+    """Agents and command give the same reason."""
+    job = launch("node1,node2", "--silence-limit=5", "worker.py")
+    workers = job.wait_for_workers(2)
+    job.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: all(is_gone(worker["pid"]) for worker in workers), "the end of the workers")
+    job.process.send_signal(signal.SIGCONT)
+    job.wait(117)
+    command = r"^plaunch: this command was suspended for \d+ s .* after 5 s .*\(--silence-limit\)$"
+    assert re.search(command, job.err, re.MULTILINE), job.err
+    agent = r"nothing has come from the command for 5 s \(--silence-limit\): it was suspended, or"
+    assert re.search(agent, job.err), job.err
+    job.check_nothing_left()
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 
@@ -261,6 +276,26 @@ def test_a_host_that_cannot_be_reached(launch):
         r"nothing was started: 127\.0\.0\.250:999: .*Connection refused; this must work without a "
         r"question: ssh -F \S+/config -p 999 127\.0\.0\.250 true$",
     )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nnodes", "used"),
+    [
+        ("node1,127.0.0.250:9,node2", ["--nnodes=2:3"], {"node1", "node2"}),
+        ("127.0.0.250:9,node1,node2", ["--nnodes=2:3"], {"node1", "node2"}),
+        ("node1,node2,127.0.0.250:9", ["--nnodes=2", "--spares=1"], {"node1", "node2"}),
+        ("node1,127.0.0.250:9,node3", ["--nnodes=2", "--spares=1"], {"node1", "node3"}),
+        ("node1,127.0.0.250:9,node2", ["--nnodes=2"], {"node1", "node2"}),  # a further host
+    ],
+)
+def test_a_dead_host_is_skipped_with_a_warning(launch, hosts, nnodes, used):
+    job = launch(hosts, *nnodes, QUICK, "worker.py")
+    workers = job.wait_for_world(2)
+    assert {worker["node"] for worker in workers} == used
+    job.wait_for(r"127\.0\.0\.250:9: the agent could not be started \(255\): .*Connection refused")
+    write_whole(launch.folder / "exit", 0)
+    job.wait(0)
+    job.check_nothing_left()
 
 
 def test_half_of_the_hosts(launch):
@@ -376,7 +411,7 @@ def test_usage_errors(launch, on, arguments, message):
 
 
 def handle(openings, script):
-    return SshHandle(SshHost("node", "node"), ["sh", "-c", script], "ssh node true", openings)
+    return SshHandle(SshHost("node", "node"), ["sh", "-c", script], "ssh node true", openings, 40.0)
 
 
 def test_a_connection_waits_until_fewer_others_are_being_opened():

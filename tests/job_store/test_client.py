@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_job_store import frames
+from plaunch_job_store.authentication import Authenticator
+from plaunch_job_store.client import StoreClient
 from plaunch_job_store.client_greeting import StoreRefusedError
 from plaunch_job_store.frames import Code, MessageKind, Operation
+from plaunch_job_store.limits import MAX_VALUE
 from plaunch_job_store.store import JobStore
 from plaunch_job_store.table import StoreTable
 
+from helpers.clock import Clock
 from helpers.job_store import Served
-from helpers.waiting import wait_until
+from helpers.waiting import BOUND, wait_until
 
 TOKEN = b"0123456789abcdef"
 
@@ -163,6 +168,273 @@ class TestBrokenConnection:
         assert client.is_broken
 
 
+class Outage:
+    """A network between clients and their server that is down from `begin` to `end`."""
+
+    def __init__(self, port):
+        self._port = port
+        self._socks = []
+        self._is_up = threading.Event()
+        self._is_up.set()
+        self._lock = threading.Lock()
+        self.was_noticed = threading.Event()  # a client connects again
+
+    def dial(self, timeout):
+        if not self._is_up.is_set():
+            self.was_noticed.set()
+            assert self._is_up.wait(BOUND)
+        sock = socket.create_connection(("127.0.0.1", self._port), timeout)
+        with self._lock:
+            self._socks.append(sock)
+            if not self._is_up.is_set():
+                self._cut()
+        return sock
+
+    def begin(self):
+        with self._lock:
+            self.was_noticed.clear()
+            self._is_up.clear()
+            self._cut()
+        assert self.was_noticed.wait(BOUND)
+
+    def end(self):
+        self._is_up.set()
+
+    def _cut(self):
+        for sock in self._socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+class TestOutage:
+    """What is called while the client connects again."""
+
+    @pytest.fixture
+    def served(self, serve):
+        return serve(resume_timeout=BOUND)
+
+    @pytest.fixture
+    def outage(self, served):
+        outage = Outage(served.port)
+        served.dial = outage.dial
+        yield outage
+        outage.end()
+
+    @pytest.fixture
+    def client(self, served, outage):
+        return served.client(clock=Clock())  # however long it takes
+
+    def test_close_says_goodbye_over_the_new_connection(self, served, outage, client):
+        other = JobStore(served.direct())
+        JobStore(client).beat("beat", b"1")
+        outage.begin()
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        wait_until(lambda: client.is_broken, "it is being closed")
+        outage.end()
+        closing.join(BOUND)
+        wait_until(lambda: other.count_sessions() == 1, "the session has ended")
+        assert other.multi_get(["beat"]) == [b"1"]
+
+    def test_a_wait_ends_in_time(self, outage, client):
+        store, values = JobStore(client), []
+        began = threading.Event()
+
+        def wait():
+            began.set()
+            values.append(store.wait("k", 0.05))
+
+        waiting = threading.Thread(target=wait)
+        outage.begin()
+        waiting.start()
+        assert began.wait(BOUND)
+        time.sleep(0.2)  # until the wait is cancelled; if that takes longer, nothing is tested
+        outage.end()
+        waiting.join(BOUND)
+        assert values == [None]
+
+    def test_many_large_requests_and_replies(self, outage, client):
+        """Neither side sends on while the other one does not read."""
+        store = JobStore(client)
+        value = b"x" * MAX_VALUE
+        store.set("k", value)
+        results = []
+        calls = [lambda: store.multi_get(["k"])] * 4
+        calls += [lambda: [store.compare_set("l", None, value)]] * 4
+        threads = [
+            threading.Thread(target=lambda call=call: results.append(call())) for call in calls
+        ]
+        outage.begin()
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)  # until they are sent, in vain
+        outage.end()
+        for thread in threads:
+            thread.join(BOUND)
+        assert results == [[value]] * 8
+
+    def test_additions_are_carried_out_once_however_often_it_begins(self, outage, client):
+        store, totals = JobStore(client), []
+        go_on = [threading.Semaphore(0) for _ in range(4)]
+
+        def add(semaphore):
+            for _ in range(20):
+                semaphore.acquire()
+                totals.append(store.add("n", 1))
+
+        threads = [threading.Thread(target=add, args=(semaphore,)) for semaphore in go_on]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            for semaphore in go_on:
+                semaphore.release()
+            outage.begin()
+            outage.end()
+        for thread in threads:
+            thread.join(BOUND)
+        assert sorted(totals) == list(range(1, 81))
+
+
+class RecordingSocket(socket.socket):
+    """Keeps what is sent."""
+
+    def __init__(self, sock):
+        super().__init__(fileno=sock.detach())
+        self.sent = []
+
+    def sendall(self, data):
+        self.sent.append(data)
+        super().sendall(data)
+
+    def send(self, data, *flags):
+        self.sent.append(data)
+        return super().send(data, *flags)
+
+
+class DelayedClient(StoreClient):
+    """Sends a request when the test says so."""
+
+    def __init__(self, *args):
+        self.may_send = threading.Event()
+        self.is_called = threading.Event()
+        super().__init__(*args)
+
+    def _send(self, request):
+        self.is_called.set()
+        assert self.may_send.wait(BOUND)
+        super()._send(request)
+
+
+class TestRaces:
+    def test_a_request_is_not_sent_after_the_goodbye(self, served):
+        sock = RecordingSocket(served.dial(BOUND))
+        client = DelayedClient(lambda timeout: sock, Authenticator(None, "job"), "here", BOUND)
+        errors = []
+
+        def call():
+            try:
+                JobStore(client).set("k", b"v")
+            except RendezvousConnectionError as error:
+                errors.append(str(error))
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        assert client.is_called.wait(BOUND)
+        client.close()
+        client.may_send.set()
+        calling.join(BOUND)
+        assert sock.sent[-1] == frames.frame(MessageKind.BYE)
+        assert errors == ["the rendezvous store at here: the connection is closed"]
+
+    def test_nothing_is_sent_after_the_goodbye(self, served):
+        """Threads send while another one closes the client."""
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for _ in range(30):
+                self._close_while_others_send(served)
+        finally:
+            sys.setswitchinterval(interval)
+        assert JobStore(served.client()).count_sessions() == 1
+
+    @staticmethod
+    def _close_while_others_send(served):
+        made = []
+
+        def dial(timeout):
+            sock = socket.create_connection(("127.0.0.1", served.port), timeout)
+            made.append(RecordingSocket(sock))
+            return made[-1]
+
+        client = Served.client_of(served.port, dial=dial)
+        store = JobStore(client)
+        threads_are_ready = threading.Barrier(4)
+
+        def send():
+            threads_are_ready.wait(BOUND)
+            with contextlib.suppress(RendezvousConnectionError):
+                while True:
+                    store.set("k", b"v")
+
+        threads = [threading.Thread(target=send) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        threads_are_ready.wait(BOUND)
+        client.close()
+        for thread in threads:
+            thread.join(BOUND)
+            assert not thread.is_alive()
+        (sock,) = made
+        assert sock.fileno() < 0, "the socket is closed"
+        goodbye = frames.frame(MessageKind.BYE)
+        assert sock.sent.index(goodbye) == len(sock.sent) - 1
+
+    def test_close_after_a_call_without_a_reply_was_ended(self, serve):
+        """The end of the call breaks the connection; the goodbye needs another one."""
+
+        class SilentTable(StoreTable):
+            def carry_out(self, session, number, operations):
+                if operations[0].key != "silent":
+                    super().carry_out(session, number, operations)
+                else:
+                    reached.set()
+
+        reached = threading.Event()
+        served = serve(table=SilentTable(), resume_timeout=BOUND)
+        other = JobStore(served.direct())
+        client = served.client()
+        store = JobStore(client)
+        store.beat("beat", b"1")
+
+        def call():
+            with contextlib.suppress(RendezvousConnectionError):
+                store.set("silent", b"v")
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        assert reached.wait(BOUND)
+        store.close()
+        client.close()
+        calling.join(BOUND)
+        wait_until(lambda: other.count_sessions() == 1, "the session has ended")
+        assert other.multi_get(["beat"]) == [b"1"]
+
+    def test_what_the_server_refuses_is_not_sent_again(self, serve):
+        class BrokenTable(StoreTable):
+            requests = 0
+
+            def carry_out(self, session, number, operations):
+                self.requests += 1
+                raise LookupError("a bug")
+
+        table = BrokenTable()
+        client = serve(table=table).client()
+        with pytest.raises(RendezvousConnectionError, match="an error of the server: LookupError"):
+            JobStore(client).multi_get(["k"])
+        assert table.requests == 1
+        assert client.is_broken
+
+
 class TestEndOfASession:
     def test_a_closed_connection_ends_it_and_notifies_the_others(self, served):
         """The kernel closes it when a process is killed."""
@@ -227,6 +499,20 @@ class TestValues:
         value = b"x" * (1 << 20)
         store.multi_set({f"k{number}": value for number in range(10)})
         assert store.multi_get([f"k{number}" for number in range(11)]) == [value] * 10 + [None]
+
+    def test_two_of_the_largest_are_compared(self, served):
+        store = JobStore(served.client())
+        old, new = b"x" * MAX_VALUE, b"y" * MAX_VALUE
+        store.set("k", old)
+        assert store.compare_set("k", old, new) == new
+
+    def test_one_that_is_too_large_is_an_error_of_the_caller(self, served):
+        client = served.client()
+        with pytest.raises(ValueError, match="a value of 4194305 bytes"):
+            JobStore(client).set("k", b"x" * (MAX_VALUE + 1))
+        with pytest.raises(ValueError, match="a request of"):
+            client.call(None, [Operation(Code.SET, "k", b"x" * MAX_VALUE)] * 3)
+        assert not client.is_broken
 
     def test_a_full_store(self, serve):
         store = JobStore(serve(table=StoreTable(max_bytes=10_000)).client())

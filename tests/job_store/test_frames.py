@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 from plaunch_job_store import frames
@@ -106,3 +107,10 @@ def test_random_changes_raise_nothing_but_a_protocol_error():
 @pytest.mark.exhaustive
 def test_a_million_random_changes():
     assert feed(1_000_000, seed=2)
+
+
+def test_a_client_of_torch_is_named():
+    received = FrameBuffer(256)
+    received.feed(b"\0" + struct.pack("=I", 0x3C85F7CE))
+    with pytest.raises(ProtocolError, match="uses a TCPStore of torch"):
+        list(received.frames())

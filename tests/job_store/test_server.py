@@ -13,7 +13,13 @@ import pytest
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import Authenticator
 from plaunch_job_store.frames import Code, MessageKind, Operation, OperationFailed
-from plaunch_job_store.limits import MAX_BACKLOG, MAX_BUFFERED, MAX_OPERATIONS, MAX_VALUE
+from plaunch_job_store.limits import (
+    GREETING_TIMEOUT,
+    MAX_BACKLOG,
+    MAX_BUFFERED,
+    MAX_OPERATIONS,
+    MAX_VALUE,
+)
 from plaunch_job_store.server import StoreServer
 from plaunch_job_store.table import StoreTable
 
@@ -159,9 +165,13 @@ class TestOneConnection:
         [BYE, hello(), frames.frame(MessageKind.PROOF), request(2, get("k")), b"\0" * 40],
         ids=["bye", "hello", "proof", "request", "garbage"],
     )
-    def test_bye_and_another_frame_in_one_packet(self, serving, after):
+    def test_bye_and_another_frame_in_one_packet(self, serve, after):
+        clock = Clock()
+        serving = serve(clock=clock)
         client, other = serving.client(), serving.client()
         client.send(BYE + after)
+        serving.until(lambda: client.is_ended, client)
+        clock.now += 2 * GREETING_TIMEOUT
         other.send(request(1, write("k")))
         assert other.results(1) == [None]
         assert serving.client()

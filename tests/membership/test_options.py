@@ -10,7 +10,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.process.marks import is_secret
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE, RendezvousParameters
-from plaunch_membership.options import read_token
+from plaunch_membership.options import read_token, warn_of_short_token
 
 SECRET = "correct horse battery staple"
 
@@ -120,3 +120,12 @@ def test_reading_the_option_is_recorded():
 
 def test_workers_do_not_inherit_the_variable():
     assert is_secret(TOKEN_VARIABLE)
+
+
+@pytest.mark.parametrize(
+    ("token", "is_short"), [(None, False), (b"x" * 31, True), (b"x" * 32, False)]
+)
+def test_a_token_that_can_be_guessed_gets_a_warning(caplog, token, is_short):
+    warn_of_short_token(token)
+    assert ("has 31 characters" in caplog.text) == is_short
+    assert "xxx" not in caplog.text

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import time
+from typing import TYPE_CHECKING
 
-_HEARTBEAT = 5.0  # seconds between two lines to an agent that expects them
-SILENCE = 40.0  # seconds without a line after which such an agent ends: PLAUNCH_NODE_SILENCE
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+from plaunch.engines import SILENCE_LIMIT
+
+_HEARTBEAT = 5.0  # seconds between two lines to an agent that expects them, at most
+_HEARTBEATS = 8  # in the time after which such an agent ends: PLAUNCH_NODE_SILENCE
 
 
 class AgentPipes:
@@ -55,9 +62,14 @@ class AgentPipes:
         except BrokenPipeError:  # it has ended, as `poll` reports
             self._unwritten = b""
 
-    def send_heartbeat(self) -> None:
-        """Show the agent now and then that its connection works; it ignores empty lines."""
-        if not self._unwritten and time.monotonic() - self._written_at >= _HEARTBEAT:
+    def send_heartbeat(self, silence_limit: float = SILENCE_LIMIT) -> None:
+        """Show the agent now and then that its connection works; it ignores empty lines.
+
+        Args:
+            silence_limit: seconds without a line after which the agent ends its workers.
+        """
+        pause = min(_HEARTBEAT, silence_limit / _HEARTBEATS)
+        if not self._unwritten and time.monotonic() - self._written_at >= pause:
             self.write(b"\n")
 
     def _close_ends_of_agent(self) -> None:
@@ -68,3 +80,11 @@ class AgentPipes:
         if self._stdin >= 0:
             os.close(self._stdin)
         self._stdin = -1
+
+
+def has_unread(fds: Iterable[int]) -> bool:
+    """Whether there is something to read."""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poller.poll(0))

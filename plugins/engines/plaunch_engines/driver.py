@@ -19,6 +19,7 @@ from plaunch_engines.ending import CommandFacts, conclude, is_over
 from plaunch_engines.output import STDERR, STDOUT, format_elapsed
 from plaunch_engines.repeated import RepeatedMessages
 from plaunch_engines.started_nodes import StartedNodes
+from plaunch_engines.suspension import SuspensionMeter, awake_or_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
 _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
-_LAST_WAIT = 10.0  # seconds without a byte of an agent whose workers have ended
+# Seconds without a byte of an agent whose workers have ended: longer than a network may be silent
+# before the connection ends by itself.
+_LAST_WAIT = 45.0
 _STOP_WAIT = 60.0  # the same, longer than the workers' grace, to stop workers of a failed job
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*STOPS, signal.SIGUSR1, signal.SIGUSR2)
@@ -63,6 +66,7 @@ class JobDriver:
         output: where lines of the nodes go.
         files: gets them as well, for each node; None if there are no such files.
         clock: a monotonic clock, in seconds.
+        pause_clock: the same, but also while the machine is asleep.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class JobDriver:
         *,
         files: NodeFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
+        pause_clock: Callable[[], float] = awake_or_not,
     ) -> None:
         self._engine = engine
         self._files = files
@@ -82,6 +87,7 @@ class JobDriver:
         self._nodes = StartedNodes(engine, plan, output.say, clock)
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
+        self._suspension = SuspensionMeter(plan.silence_limit, pause_clock)
         self._began = clock()
         self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -104,8 +110,7 @@ class JobDriver:
             return self._report(conclude(self._nodes.facts(), self._command_facts()))
         finally:
             self._engine.close()
-            for node in self._nodes:
-                node.close()
+            self._nodes.close()
             for name, text in self._repeated.due(is_last=True):
                 self._output.write(STDERR, name, text)
             deliver(
@@ -188,7 +193,9 @@ class JobDriver:
     def _advance(self) -> None:
         """Do what the present state of the nodes requires."""
         now = self._clock()
+        self._check_suspension(now)
         missing = self._update()
+        self._nodes.show_reports()
         if self._is_open():
             self._nodes.handle_losses()
             if not self._nodes.lost and (error := self._nodes.give_places()) is not None:
@@ -205,6 +212,13 @@ class JobDriver:
                 "WARNING",
             )
         self._show_status()
+
+    def _check_suspension(self, now: float) -> None:
+        """End the job if this command did not run for so long that agents have ended for that."""
+        limit, late = self._plan.silence_limit, self._suspension.measure()
+        ended = [node for node in self._nodes.facts() if node.is_silenced]
+        if late >= limit or (ended and self._suspension.longest >= limit / 2):
+            self._give_up(self._suspension.error(), now - max(late - limit, 0.0))
 
     def _is_open(self) -> bool:
         """Whether the job has not ended, so that nodes may join it."""

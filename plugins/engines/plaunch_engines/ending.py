@@ -158,9 +158,9 @@ def conclude(nodes: Sequence[NodeFacts], command: CommandFacts) -> Ending:
     at, ending = min(causes, key=lambda cause: cause[0])
     if at < math.inf:
         return ending
-    codes = [(node.is_excluded, node.ended_at, node.code) for node in nodes if node.code]
+    codes = [(node.ended_at, node.code) for node in nodes if node.code and not node.is_lost]
     if codes:
-        return Ending(min(codes)[2])
+        return Ending(min(codes)[1])
     ends = "; ".join(node.end for node in nodes if node.end and not node.is_replaced)
     error = NodesLostError(ends or "no agent has reported how the job ended")
     return Ending(error.exit_code, error=error)

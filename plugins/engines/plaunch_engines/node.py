@@ -3,14 +3,16 @@
     python -m plaunch_engines.node FOLDER SCRIPT
 
 It reports what it finds on this node, and waits for its settings: one line of JSON on its standard
-input. Then it runs an agent. Further lines are signals. When standard input is closed, because the
-command or the connection has ended, the job ends on this node.
+input. Before that, the command may ask whether this node reaches the store that it offers. Then it
+runs an agent. Further lines are signals. When standard input is closed, because the command or the
+connection has ended, the job ends on this node.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import select
@@ -26,6 +28,7 @@ from plaunch.errors import ExitCode, PlaunchError, RendezvousError, SignalExcept
 from plaunch.plugin import hookimpl
 from plaunch.rendezvous import JobOutcome
 from plaunch.threads import start_thread
+from plaunch_network import interface_addresses, is_loop_back
 
 from plaunch_engines import records
 from plaunch_engines.node_command import begin_path
@@ -39,9 +42,11 @@ if TYPE_CHECKING:
 
 _PORTS = (20000, 30000)  # below those that Linux gives to outgoing connections
 _PORT_ATTEMPTS = 100
+_MAX_ADDRESSES = 16
 # After the connection has ended: seconds until the workers' grace is over, and until SIGKILL.
 _GRACE, _LAST = 4.0, 7.0
 _LOST = "the command that started this job has ended, or the connection to it"
+_SLICES = 8  # of the time without a line: one in which this process was suspended counts once
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -54,9 +59,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())  # as `plaunch` does: it owns this process
     connection = Connection()
     STDERR.write(records.encode("", kind="hello", **describe_node(folder, script)).decode())
-    from plaunch.cli import concluded  # imported while the other nodes report
+    # Imported while the other nodes report.
+    from plaunch.cli import concluded
+
+    from plaunch_engines.store_probe import probe_stores
 
     settings = connection.receive()
+    while settings is not None and "probe" in settings:
+        reporter = Reporter(settings["nonce"], connection.stdout)
+        for found in probe_stores(**settings["probe"]):
+            reporter.report("probed", **found._asdict())
+        settings = connection.receive()
     if settings is None:
         end(0)
     os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
@@ -91,7 +104,16 @@ def describe_node(folder: str, script: str) -> dict[str, object]:
         "has_folder": os.path.isdir(folder),
         "script": records.describe_script(folder, script),
         "port": find_port(),
+        "addresses": find_addresses(),
+        "client": os.environ.get("SSH_CONNECTION", "").partition(" ")[0],
     }
+
+
+def find_addresses() -> list[str]:
+    """Return the addresses of this node, without those of loopback if there are others."""
+    found = [address for address in interface_addresses() if not address.startswith("fe80:")]
+    usable = [address for address in found if not is_loop_back(address)]
+    return (usable or found)[:_MAX_ADDRESSES]
 
 
 def find_port() -> int:
@@ -165,6 +187,7 @@ class ConnectedAgent(Extension):
         self._ranks: set[int] = set()
         self._is_job_wide = False
         self._has_ended = False
+        self._silence = ""  # why this node ends for a command that is silent
         self._has_succeeded = False
         self._verdict = ""  # how the job ended, according to its own record
 
@@ -180,7 +203,16 @@ class ConnectedAgent(Extension):
         try:
             run(arguments, plugins=[self], is_introduced=True)
         except SignalException:
-            raise
+            if not self._silence:
+                raise
+            self._reporter.report_failure(
+                self._silence,
+                code=ExitCode.COMMAND_SUSPENDED,
+                is_first=False,
+                is_of_workers=False,
+                is_consequence=True,
+            )
+            raise SystemExit(ExitCode.COMMAND_SUSPENDED) from None
         except PlaunchError as error:
             if error.exit_code != ExitCode.OK:  # a spare that was not needed has not failed
                 self._report_failure(error)
@@ -207,6 +239,14 @@ class ConnectedAgent(Extension):
             has_succeeded=self._has_succeeded and code == ExitCode.OK,
             verdict=self._verdict,
         )
+
+    def end_for_silence(self, seconds: float) -> None:
+        """Let this node leave the job, as nothing has come from the command for so long."""
+        self._silence = (
+            f"nothing has come from the command for {seconds:g} s (--silence-limit): it was "
+            "suspended, or the connection to it is interrupted"
+        )
+        self.leave(self._silence)
 
     def leave(self, reason: str) -> None:
         """Let this node leave the job; thread-safe. A stop in progress is not hurried."""
@@ -273,8 +313,8 @@ class Connection:
     """
 
     def __init__(self) -> None:
-        silence = os.environ.pop("PLAUNCH_NODE_SILENCE", "")
-        self._silence = float(silence) if silence else None
+        self._silence = float(os.environ.pop("PLAUNCH_NODE_SILENCE", "") or "inf")
+        self._is_silent = False
         self._fd = os.dup(0)
         self.stdout = os.dup(1)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -300,17 +340,26 @@ class Connection:
             else:
                 os.kill(os.getpid(), message["signal"])
         began = time.monotonic()
-        agent.leave(_LOST)
+        if self._is_silent:
+            agent.end_for_silence(self._silence)
+        else:
+            agent.leave(_LOST)
         time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGTERM)  # the second request ends the grace
         time.sleep(began + _LAST - time.monotonic())
         os.kill(os.getpid(), signal.SIGKILL)  # the guard ends the workers
         os._exit(128 + signal.SIGKILL)  # the first process of a container gets no SIGKILL from it
 
+    def _is_readable(self) -> bool:
+        """Wait for data, or the end; return whether there is something within the time."""
+        pause = None if math.isinf(self._silence) else self._silence / _SLICES
+        return any(select.select([self._fd], [], [], pause)[0] for _ in range(_SLICES))
+
     def _read(self) -> Iterator[dict[str, Any]]:
         buffer = b""
         while True:
-            if not select.select([self._fd], [], [], self._silence)[0]:
+            if not self._is_readable():
+                self._is_silent = True
                 return
             try:
                 data = os.read(self._fd, 65536)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plaunch.durations import Duration
 from plaunch.options import LIMIT, Option, integer, seconds
 
 # Selects an engine in programs for torchrun (`plaunch_torchrun.nodes`). Not for agents.
@@ -110,11 +111,31 @@ OPTIONS = (
         fill=_UNUSED,
     ),
     Option(
+        ("--store-host",),
+        "with --on: what hosts the rendezvous store of c10d: this command, so that the job "
+        "survives the loss of any node, or the first node; auto: this command if all nodes reach "
+        "it quickly (default: auto)",
+        default="auto",
+        metavar="HOST",
+        choices=("auto", "command", "node"),
+        fill=_UNUSED,
+    ),
+    Option(
         ("--start-limit",),
         "with --on: time for all agents to report that they are ready (default: 60)",
         default=60.0,
         metavar="SECONDS",
         read=seconds(LIMIT),
+        fill=_UNUSED,
+    ),
+    Option(
+        ("--silence-limit",),
+        "with --on=ssh and --on=slurm: time without a sign of the command, which may be suspended "
+        "or cut off, after which agents end their workers, from 5 seconds; inf for never (default: "
+        "40)",
+        default=40.0,
+        metavar="SECONDS",
+        read=seconds(Duration(least=5.0, may_be_endless=True)),
         fill=_UNUSED,
     ),
     Option(

@@ -31,10 +31,12 @@ _SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 {directives}
+{path}
 srun --ntasks="$SLURM_JOB_NUM_NODES" --cpu-bind=none {srun} \\
     {setup}{python} -m plaunch --scheduler=slurm \\
     {arguments}
 """
+_PATH = f'export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
 _SUBMIT_TIMEOUT = 60.0  # seconds
 
 
@@ -116,6 +118,7 @@ class SlurmBatchEngine:
             nodes=self._nodes,
             directives="".join(f"#SBATCH {option}\n" for option in _lines(options)),
             srun="--no-kill" if is_elastic else "--kill-on-bad-exit",
+            path=_PATH,
             setup=self._setup and f"bash -l -c {shlex.quote(self._set_up())} --node-setup \\\n    ",
             python=shlex.quote(sys.executable),
             arguments=shlex.join(arguments),
@@ -123,7 +126,7 @@ class SlurmBatchEngine:
 
     def _set_up(self) -> str:
         """Return what a shell on each node runs, with the launcher as its arguments."""
-        return f'{{ {self._setup}\n}} </dev/null && exec "$@"'
+        return f'{{ {self._setup}\n}} </dev/null && {_PATH} && exec "$@"'
 
     def close(self) -> None:
         """Do nothing: the job belongs to Slurm."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from plaunch.cli import STDERR
 from plaunch.errors import ExitCode, UsageError
 
-from plaunch_engines.agent_pipes import SILENCE
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.slurm_allocation import END
 from plaunch_engines.slurm_programs import ask_slurm, excluding, require
@@ -65,7 +64,7 @@ class SlurmHandle(AgentProcess):
         """Return the exit code of the agent."""
         self._engine.advance()
         if self._is_placed:
-            self.send_heartbeat()
+            self.send_heartbeat(self._engine.silence_limit)
         return super().poll()
 
     def stop(self) -> None:
@@ -91,10 +90,11 @@ class SlurmEngine:
     """
 
     can_replace = True
-    used_options = ("exclude",)
+    used_options = ("exclude", "silence_limit")
 
     def __init__(self, request: EngineRequest, options: Sequence[str]) -> None:
         require("srun")
+        self.silence_limit = request.silence_limit
         self._options = [f"--job-name={request.job}", *excluding(request), *options]
         self._excluded = {*request.exclude}
         self._job = os.environ.get("SLURM_JOB_ID", "")
@@ -118,6 +118,9 @@ class SlurmEngine:
                 f"--on=slurm: job {self._job} (SLURM_JOB_ID) has no nodes; it has ended, or squeue "
                 "does not work here"
             )
+        for name in sorted(self._excluded - {*self._names}):
+            if not ask_slurm("scontrol", "show", "node", name):
+                raise UsageError(f"--exclude: Slurm has no node {name!r}")
         self._names = [name for name in self._names if name not in self._excluded]
         if not self._names:
             raise UsageError(f"--exclude leaves no node of job {self._job} (SLURM_JOB_ID)")
@@ -132,7 +135,7 @@ class SlurmEngine:
         is_first = not self._handles
         nodes = [] if is_first else self._find_nodes(len(indices))
         env = {name: v for name, v in os.environ.items() if not _SHAPES.fullmatch(name)}
-        env.setdefault("PLAUNCH_NODE_SILENCE", f"{SILENCE:g}")  # the host of srun may fail
+        env["PLAUNCH_NODE_SILENCE"] = f"{self.silence_limit:g}"  # the host of srun may fail
         started = [SlurmHandle(self, command, env) for _ in indices]
         self._handles += started
         if is_first and not self._job:

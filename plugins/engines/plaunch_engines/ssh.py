@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import fcntl
+import math
 import os
 import shlex
 import shutil
@@ -13,10 +14,10 @@ import termios
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
 
+from plaunch.durations import bounded
 from plaunch.errors import UsageError
 from plaunch.process import raise_descriptor_limit
 
-from plaunch_engines.agent_pipes import SILENCE
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.node_command import with_python
 from plaunch_engines.ssh_hosts import exclude_hosts, parse_hosts, set_pythons
@@ -33,11 +34,11 @@ _SSH_PORT = "22"
 _MOST_LIKELY_WORKERS = 256
 _FAILED = 255  # ssh's exit code for its own errors
 # What a job needs, whatever the user's configuration says. Everything else is the user's.
+_PROBES = 3  # without an answer, after which ssh takes a connection for lost
 _OPTIONS = (
     "BatchMode=yes",  # ssh fails instead of asking for a password
     "ConnectTimeout=20",
-    "ServerAliveInterval=10",  # with three probes: a silent network ends a session within 40 s
-    "ServerAliveCountMax=3",
+    f"ServerAliveCountMax={_PROBES}",
     "ControlMaster=no",  # ssh must end with its session; an existing master is still used
     "ClearAllForwardings=yes",
     "RequestTTY=no",  # a terminal would merge the streams, and change what passes through
@@ -57,7 +58,7 @@ _START = (
     "shift 2; "
     "address=${SSH_CONNECTION#* * }; address=${address%% *}; "
     "case $address in 127.0.0.1|::1|*%*|UNKNOWN) address=;; esac; "
-    f'exec env PLAUNCH_NODE_ADDRESS="$address" PLAUNCH_NODE_SILENCE={SILENCE:g} "$@"'
+    'exec env PLAUNCH_NODE_ADDRESS="$address" "$@"'
 )
 
 
@@ -79,12 +80,13 @@ class SshEngine:
         UsageError: a host or a file is invalid, or there is no ssh.
     """
 
-    used_options = ("exclude", "pythons")
+    used_options = ("exclude", "pythons", "silence_limit")
 
     def __init__(self, request: EngineRequest) -> None:
         if not request.where:
             raise UsageError("--on=ssh needs hosts: --on=ssh:HOST,HOST or --on=ssh:@HOSTFILE")
         self._folder = request.folder
+        self._silence_limit = request.silence_limit
         self._ssh = _split_command(request.options.get("ssh_command") or "ssh")
         hosts = exclude_hosts(parse_hosts(request.where), request.exclude)
         self._unused = set_pythons(hosts, request.pythons)
@@ -105,7 +107,13 @@ class SshEngine:
         hosts = self._unused[: len(indices)]
         del self._unused[: len(indices)]
         started = [
-            SshHandle(host, self._command(host, command), self._test_of(host), self._openings)
+            SshHandle(
+                host,
+                self._command(host, command),
+                self._test_of(host),
+                self._openings,
+                self._silence_limit,
+            )
             for host in hosts
         ]
         self._handles += started
@@ -118,7 +126,7 @@ class SshEngine:
 
     def _command(self, host: SshHost, command: Sequence[str]) -> list[str]:
         """Return the command that connects; ssh gives the shell on the node one text."""
-        env = []
+        env = [f"PLAUNCH_NODE_SILENCE={self._silence_limit:g}"]
         if host.slots is not None:  # a variable, so that --nproc-per-node has priority
             env.append(f"PET_NPROC_PER_NODE={host.slots}")
         if "PYTHONPATH" in os.environ:  # plaunch may be there
@@ -126,7 +134,10 @@ class SshEngine:
         if host.python:
             command = with_python(command, host.python)
         words = ["exec", "sh", "-c", _START, "plaunch", self._folder, command[0], *env, *command]
-        return [*self._connect(host, _OPTIONS), shlex.join(words)]
+        # A silent network ends the session on this side after the same time.
+        probe = bounded(self._silence_limit) / (_PROBES + 1)
+        options = [*_OPTIONS, f"ServerAliveInterval={math.ceil(probe)}"]
+        return [*self._connect(host, options), shlex.join(words)]
 
     def _test_of(self, host: SshHost) -> str:
         """Return a command with which the user can try the connection."""
@@ -145,14 +156,21 @@ class SshHandle(AgentProcess):
         command: the command that connects and starts it.
         test: a command with which the user can try the connection.
         openings: has a place for each connection that may be opened now.
+        silence_limit: seconds without a line after which the agent ends its workers.
     """
 
     def __init__(
-        self, host: SshHost, command: Sequence[str], test: str, openings: BoundedSemaphore
+        self,
+        host: SshHost,
+        command: Sequence[str],
+        test: str,
+        openings: BoundedSemaphore,
+        silence_limit: float,
     ) -> None:
         super().__init__(host.name, command, begins=False)
         self._hint = f"this must work without a question: {test}{_port_hint(host)}\n".encode()
         self._openings = openings
+        self._silence_limit = silence_limit
         self._ssh_state = SshState.WAITING
         self._own_stderr = os.dup(self._of_agent[2])
         self.write(b"\n")  # ssh reads it once the session is open; the agent ignores it
@@ -173,7 +191,7 @@ class SshHandle(AgentProcess):
             self._ssh_state = SshState.OPENED
             self._close_own_stderr()
         elif self._ssh_state is SshState.OPENED:
-            self.send_heartbeat()
+            self.send_heartbeat(self._silence_limit)
         return code
 
     def describe_silence(self) -> str:

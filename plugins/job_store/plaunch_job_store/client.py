@@ -92,6 +92,7 @@ class StoreClient:
         self._pending: set[StoreRequest] = set()
         self._sent: dict[int, StoreRequest] = {}  # those of them that have a number
         self._is_closed = False
+        self._has_said_goodbye = False
         self._problem = ""  # why it is broken
         self.session = b""
         self._received = FrameBuffer()
@@ -144,8 +145,9 @@ class StoreClient:
         self._thread.join(_GOODBYE_TIMEOUT)  # it closes the socket
 
     def _say_goodbye(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the reader connects again, to say it
             self._sock.send(frames.frame(MessageKind.BYE), socket.MSG_DONTWAIT)
+            self._has_said_goodbye = True
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
@@ -242,7 +244,7 @@ class StoreClient:
     # --- the reader's thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        problem = "its thread has ended"
+        problem = "the connection is closed"
         try:
             self._receive_all()
         except (OSError, ProtocolError, RendezvousError) as error:
@@ -258,7 +260,7 @@ class StoreClient:
             self._on_loss()
 
     def _receive_all(self) -> None:
-        """Receive replies until `close`; connect again whenever the connection breaks."""
+        """Receive replies until the goodbye; connect again whenever the connection breaks."""
         sock, former = self._sock, self.session
         while True:
             try:
@@ -266,8 +268,10 @@ class StoreClient:
                     self._resume(sock, former)
                 self._read()
             except OSError:
-                if self._is_closed:
-                    return
+                self._hang_up()  # wakes a thread that sends
+                with self._send_lock:
+                    if self._has_said_goodbye:
+                        return
             former = self.session
             sock = self._reconnect()
 
@@ -315,7 +319,6 @@ class StoreClient:
         In another session than the `former` one, requests that write something fail.
         """
         is_resumed = self.session == former
-        self._hang_up()  # wakes a thread that sends
         try:
             with self._send_lock:
                 self._sock.close()

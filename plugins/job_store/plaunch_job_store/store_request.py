@@ -47,9 +47,10 @@ class StoreRequest:
         self._finish()
 
     def fail(self, error: str) -> None:
-        """Let the caller raise `error`."""
-        self.error = error
-        self._finish()
+        """Let the caller raise `error`, unless there is an answer, or another error."""
+        if not self.is_answered:
+            self.error = error
+            self._finish()
 
     def wait(self, timeout: float) -> bool:
         """Wait for the answer; False if there is none within `timeout` seconds."""
