@@ -38,7 +38,10 @@ MORE = {
     # The process of the store imports the package, which is therefore empty.
     "plaunch_rendezvous_c10d": {
         f"plaunch_job_store.{name}"
-        for name in ("authentication", "client", "frames", "host", "identity", "reports", "store")
+        for name in (
+            *("authentication", "client", "client_greeting", "frames", "host", "identity"),
+            *("other_programs", "reports", "store"),
+        )
     },
     "plaunch_engines": {
         f"plaunch_job_store.{name}"

@@ -112,7 +112,7 @@ def endpoint_of(node, given, traits=None):
         (
             {},
             {},
-            "none, and several nodes; every program that reaches the endpoint can read and change the store",
+            "none, and several nodes; every program that reaches the endpoint can read",
         ),
         ({"token_file": "/secret"}, {}, "given"),
         ({}, {"PLAUNCH_RDZV_TOKEN": "x" * 16}, "given"),

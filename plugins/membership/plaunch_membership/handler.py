@@ -229,7 +229,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 membership.lock.wait(min(left, self._bounds.check_interval))
         if not is_formed and membership.state is not None:
             error = job.arrivals.explain_timeout()
-            place = self._give_up(error) if membership.is_host else None
+            place = _give_up(job, error) if membership.is_host else None
             if place is None:
                 raise error
         if place is None:
@@ -239,16 +239,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         job.reported = {}
         open_store, prefix = self._store.open_store, membership.keys.store(place.round)
         return place.to_round(open_store and partial(open_store, prefix))
-
-    def _give_up(self, error: RendezvousTimeoutError) -> RoundPlace | None:
-        """End the wait on all nodes; return the place if a round is formed meanwhile."""
-        membership, part = self.membership, self.membership.part
-        self.job.requests.give_up(str(error))
-        with membership.lock:
-            membership.lock.wait_for(
-                lambda: membership.news.verdict is not None or not part.wants_round, FAREWELL
-            )
-            return None if part.wants_round else part.place
 
     def describe_wait(self) -> str:
         """Describe what `next_rendezvous` waits for."""
@@ -396,3 +386,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
         release, self._release = self._release, lambda: None
         release()
         return is_clean or self.job.is_unreachable  # reported by `changes`
+
+
+def _give_up(job: JobConnection, error: RendezvousTimeoutError) -> RoundPlace | None:
+    """End the wait on all nodes; return the place if a round is formed meanwhile."""
+    membership, part = job.membership, job.membership.part
+    job.requests.give_up(str(error))
+    with membership.lock:
+        membership.lock.wait_for(
+            lambda: membership.news.verdict is not None or not part.wants_round, FAREWELL
+        )
+        return None if part.wants_round else part.place
