@@ -38,7 +38,11 @@ MORE = {
     # The process of the store imports the package, which is therefore empty.
     "plaunch_rendezvous_c10d": {
         f"plaunch_job_store.{name}"
-        for name in ("authentication", "client", "frames", "host", "reports", "store")
+        for name in ("authentication", "client", "frames", "host", "identity", "reports", "store")
+    },
+    "plaunch_engines": {
+        f"plaunch_job_store.{name}"
+        for name in ("authentication", "client", "host", "identity", "reports", "server")
     },
     "plaunch_timer": {"plaunch_torchrun.elastic.timer"},
     # Suites and fakes are for tests of plugins.

@@ -13,6 +13,7 @@ from helpers.clock import Clock
 HELLO = {
     "kind": "hello", "protocol": VERSION, "version": __version__, "python": "3.12.1",
     "host": "node1", "pid": 17, "has_folder": True, "script": "9 bytes", "port": 20000,
+    "addresses": ["192.0.2.7"], "client": "",
 }  # fmt: skip
 RUNNING = {
     "kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2, "is_job_wide": True,

@@ -1,10 +1,12 @@
 """`JobDriver` starts agents, waits for all of them, and decides how the job ended."""
 
+import contextlib
 import json
 import math
 import os
 import re
 import signal
+import socket
 import threading
 import time
 
@@ -13,8 +15,9 @@ from plaunch._version import __version__
 from plaunch.errors import ExitCode, UsageError
 from plaunch_engines.driver import JobDriver
 from plaunch_engines.errors import CommandSuspendedError, NodesLostError, StartError
-from plaunch_engines.plan import JobPlan
+from plaunch_engines.plan import JobPlan, OfferedStore
 from plaunch_engines.records import VERSION, encode
+from plaunch_engines.store_probe import probe_stores
 
 from helpers.waiting import wait_until
 
@@ -63,6 +66,8 @@ class FakeHandle:
                 "has_folder": True,
                 "script": "9 bytes",
                 "port": 20000,
+                "addresses": ["192.0.2.7"],
+                "client": "",
                 **changes,
             },
         )
@@ -1172,3 +1177,126 @@ def test_a_line_of_a_worker_is_no_record():
     code, output = drive(FakeEngine(forging), plan(1))
     assert code == 3
     assert sum(text.count(b"\x1eplaunch ") for _, _, text in output.lines) == 12
+
+
+# --- the store of the job -------------------------------------------------------------------------
+
+
+def offering(**fields):
+    return OfferedStore(token=b"0123456789abcdef", run_id="job", **fields)
+
+
+def probing(then, error=""):
+    """Return an agent that answers what it reaches, and continues as `then` with its settings."""
+
+    def script(handle):
+        handle.hello()
+        probe = handle.receive()
+        if probe is None:
+            return 0
+        for found in probe_stores(**probe["probe"], timeout=60.0):
+            handle.report(kind="probed", **found._replace(error=found.error or error)._asdict())
+        settings = handle.receive()
+        return 0 if settings is None else then(handle, settings)
+
+    return script
+
+
+def succeed_with(seen):
+    def then(handle, settings):
+        seen[handle.node] = settings["arguments"]
+        handle.run()
+        handle.end(0)
+        return 0
+
+    return then
+
+
+def test_the_command_hosts_the_store():
+    seen = {}
+    agent = probing(succeed_with(seen))
+    code, output = drive(FakeEngine(agent, agent), plan(2, store=offering()))
+    assert code == 0
+    endpoint = re.fullmatch(
+        r"run id job: 2 nodes at (127\.0\.0\.1:\d+), hosted by this command; 2 agents",
+        output.messages[0],
+    )[1]
+    assert len(seen) == 2
+    for arguments in seen.values():
+        assert f"--rdzv-endpoint={endpoint}" in arguments
+        assert "--rdzv-conf=is_host=false" in arguments
+
+
+def test_the_first_node_hosts_the_store_if_one_does_not_reach_the_command():
+    seen = {}
+    agents = probing(succeed_with(seen)), probing(succeed_with(seen), "no route to host")
+    code, output = drive(FakeEngine(*agents), plan(2, store=offering()))
+    assert code == 0
+    assert output.messages == [
+        "node0 hosts the rendezvous store, and the job ends if it is lost; this command does not "
+        "host it: node1: no route to host",
+        "run id job: 2 nodes at 127.0.0.1:20000; 2 agents",
+    ]
+    assert "--rdzv-conf=is_host=true" in seen["node0"]
+    assert "--rdzv-conf=is_host=false" in seen["node1"]
+
+
+def test_nothing_is_started_if_the_command_must_host_the_store_and_cannot():
+    seen = {}
+    agents = probing(succeed_with(seen)), probing(succeed_with(seen), "no route to host")
+    with pytest.raises(StartError, match=r"nothing was started: .*--store-host=command.*no route"):
+        drive(FakeEngine(*agents), plan(2, store=offering(is_required=True)))
+    assert seen == {}
+
+
+def test_a_replacement_that_does_not_reach_the_store_is_refused_with_the_reason():
+    is_replaced = threading.Event()
+
+    def survive(handle, settings):
+        handle.run()
+        assert is_replaced.wait(20)
+        handle.run(1)
+        handle.end(0)
+        return 0
+
+    def join(handle, settings):
+        is_replaced.set()
+        handle.run(1)
+        handle.end(0)
+        return 0
+
+    engine = FakeEngine(
+        probing(lambda handle, settings: 137),
+        probing(survive),
+        probing(join, "no route to host"),
+        probing(join),
+        can_replace=True,
+    )
+    code, output = drive(engine, plan(2, store=offering()))
+    assert code == 0
+    assert "node2 cannot join, as this command hosts the store: no route to host" in output.messages
+    assert "node3 is started in the place of node2" in output.messages
+
+
+def test_the_store_outlives_the_agents():
+    """They need it until they have ended."""
+    states = []
+
+    class Engine(FakeEngine):
+        def close(self):
+            for name in seen:
+                host = seen[name][0].partition("=")[2]
+                with contextlib.suppress(OSError), socket.create_connection(host.split(":")):
+                    states.append("open")
+            super().close()
+
+    seen = {}
+
+    def then(handle, settings):
+        seen[handle.node] = [a for a in settings["arguments"] if "endpoint" in a]
+        handle.run(nodes=1)
+        handle.end(0)
+        return 0
+
+    assert drive(Engine(probing(then)), plan(1, store=offering()))[0] == 0
+    assert states == ["open"]

@@ -5,6 +5,7 @@ Nothing of it is left on any node within ten seconds, whatever happens.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from contextlib import closing
@@ -65,8 +66,7 @@ def wait_for_round(job, round_=0):
 
 def lose_node(cluster, job, workers):
     """Let a node fail whose loss does not end the job; return its name."""
-    kept = {job.store_host(), *cluster.kept}
-    lost = next(worker for worker in workers if worker["node"] not in kept)
+    lost = next(worker for worker in workers if worker["node"] not in cluster.kept)
     cluster.lose(job, lost)
     return lost["node"]
 
@@ -102,6 +102,20 @@ def test_a_spare_takes_over(cluster, start, program):
     lost = lose_node(cluster, job, before)
     assert nodes_of(wait_for_round(job, 1)) == nodes_of(before) - {lost} | {spare}
     finish(cluster, job)
+
+
+@every_program
+def test_the_agent_of_the_first_node_is_killed(cluster, start, program):
+    """It costs one restart, as the command hosts the store."""
+    job = start(program, "--max-restarts=3", QUICK, spares=1)
+    first, *others = wait_for_round(job)
+    job.wait_for("waits for a place")
+    os.kill(job.agent_of(first), signal.SIGKILL)
+    assert nodes_of(wait_for_round(job, 1)) > nodes_of(others)
+    finish(cluster, job)
+    assert f"plaunch: {first['node']} is lost: its agent ended with " in job.err
+    assert ", hosted by this command; " in job.err
+    assert {worker["PLAUNCH_ROUND"] for worker in job.workers()} == {"0", "1"}
 
 
 @every_program

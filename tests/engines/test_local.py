@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -12,7 +13,10 @@ from plaunch.errors import UsageError
 from plaunch_engines.local import LocalEngine
 from plaunch_testing.conformance import EngineConformance
 
-from helpers.engine_commands import check_refused
+from helpers.engine_commands import QUICK, check_refused
+from helpers.nodes import write_whole
+from helpers.processes import is_gone
+from helpers.waiting import wait_until
 
 SHOW = """
 import os, sys
@@ -83,7 +87,63 @@ def test_each_node_may_have_its_own_network(launch):
     networks = set(re.findall(r"network (\S+)", job.text()))
     assert len(networks) == 2
     assert os.readlink("/proc/self/ns/net") not in networks
+    why = r"this command does not host it: node\d .*: the rendezvous store at .* cannot be reached"
+    assert re.search(f"plaunch: node0 hosts the rendezvous store, .*; {why}: ", job.err), job.err
     job.check_nothing_left()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_agents_end_because_of_the_command_and_not_of_its_store(launch, signum):
+    """A killed command cannot end the store after them."""
+    python, written = launch.folder / "python", shlex.quote(f"{launch.folder}/written")
+    python.write_text(
+        f'#!/bin/bash\nexec {sys.executable} "$@" 2> >(exec tee -p {written}.$$ >&2)\n'
+    )
+    python.chmod(0o755)
+    job = launch("--on=local:3", f"--node-python={python}", "--max-restarts=3", "worker.py")
+    job.wait_for_world(3)
+    job.signal(signum)
+    job.end()
+    job.check_nothing_left()
+    texts = [path.read_text() for path in launch.folder.glob("written.*")]
+    assert len(texts) == 3
+    for text in texts:
+        if signum == signal.SIGKILL:
+            assert "the command that started this job has ended" in text
+        assert "cannot be reached" not in text
+        assert "lost touch" not in text
+
+
+def test_the_store_of_a_stopped_command_goes_on(launch):
+    """Ctrl-Z stops the command, and not the job."""
+    job = launch("--on=local:2", "--max-restarts=3", QUICK, "worker.py")
+    first, second = job.wait_for_world(2)
+    job.signal(signal.SIGSTOP)
+    write_whole(launch.folder / "exit.1.0", 3)
+    # The restart needs the store. The command does not pass on what the new workers write.
+    wait_until(lambda: set(map(is_gone, (first["pid"], second["pid"]))) == {True}, job.text)
+    write_whole(launch.folder / "exit", 0)
+    job.signal(signal.SIGCONT)
+    job.wait(0)
+    assert ", hosted by this command; " in job.err
+    assert len(job.wait_for_world(2, 1)) == 2
+
+
+def test_the_first_node_hosts_the_store_if_that_is_requested(launch):
+    job = launch("--on=local:2", "--store-host=node", "worker.py")
+    job.wait_for_world(2)
+    os.kill(job.agent_of(job.wait_for_world(2)[0]), signal.SIGKILL)
+    job.wait(113)
+    assert "[node0] plaunch: this node hosts the rendezvous store" in job.err
+    assert "node0 is lost: " in job.err
+
+
+def test_the_address_of_the_store_can_be_given(launch):
+    job = launch("--on=local:2", "--local-addr=127.0.0.2", "--port-range=20000-29999", "worker.py")
+    job.wait_for_world(2)
+    assert re.search(r"nodes at 127\.0\.0\.2:2\d{4}, hosted by this command; ", job.err), job.err
+    write_whole(launch.folder / "exit", 0)
+    job.wait(0)
 
 
 def test_a_missing_script_starts_nothing(launch):
@@ -120,6 +180,27 @@ def test_a_missing_script_starts_nothing(launch):
         (["--on=local:2", "--node-python=node1=/a"], "--on=local:2 has no Python of single hosts"),
         (["--on=local:2", "--pass-env=ACME"], "--pass-env=ACME: ACME is not set here"),
         (["--on=local:2", "--node-setup=a\nb"], "--node-setup is one line"),
+        (["--store-host=command"], "--store-host has no effect without --on"),
+        (
+            ["--on=local:2", "--store-host=command", "--rdzv-endpoint=localhost:29400"],
+            "--store-host has no effect with --rdzv-endpoint=localhost:29400, which names the host",
+        ),
+        (
+            ["--on=local:2", "--store-host=command", "--rdzv-backend=static"],
+            "--store-host has no effect with the rendezvous backend 'static'",
+        ),
+        (
+            ["--on=local:2", "--store-host=command", "--rdzv-conf=store=torch"],
+            "--store-host has no effect with a store of torch",
+        ),
+        (
+            ["--on=local:2", "--store-host=node", "--local-addr=127.0.0.1"],
+            "--local-addr has no effect with --store-host=node",
+        ),
+        (
+            ["--on=local:2", "--local-addr=192.0.2.77"],
+            "--local-addr=192.0.2.77 is not a numeric address of this machine",
+        ),
         (["--on=local:2", "--doctor"], "--doctor and --on are given, and each runs instead of"),
     ],
 )

@@ -46,10 +46,9 @@ def start(launch, cluster):
 
 
 def losable(job, count):
-    """Return a worker whose node hosts neither the store nor Ray's head."""
+    """Return a worker whose node does not host Ray's head."""
     workers = job.wait_for_workers(count)
-    kept = (job.store_host(), *RayNodes.kept)
-    return next(worker for worker in workers if worker["node"] not in kept)
+    return next(worker for worker in workers if worker["node"] not in RayNodes.kept)
 
 
 def client_of(job):

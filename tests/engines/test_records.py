@@ -11,6 +11,7 @@ NONCE = "0123456789abcdef" * 2
 HELLO = {
     "kind": "hello", "protocol": records.VERSION, "version": __version__, "python": "3.12.1",
     "host": "node1", "pid": 17, "has_folder": True, "script": "9 bytes", "port": 20000,
+    "addresses": ["192.0.2.7"], "client": "",
 }  # fmt: skip
 END = {"kind": "end", "code": 3, "has_succeeded": False, "verdict": "failed"}
 FAILURE = {
@@ -113,6 +114,14 @@ def test_a_record_without_an_end_is_invalid():
         ({**END, "more": 1}, "end has an unknown field 'more'"),
         ({**HELLO, "port": 65536}, "port of hello is 65536, not a whole number from 0 to 65535"),
         ({**HELLO, "has_folder": 1}, "has_folder of hello is 1, not true or false"),
+        (
+            {**HELLO, "addresses": "::1"},
+            "addresses of hello is '::1', not a list of",
+        ),
+        (
+            {**HELLO, "addresses": ["1"] * 17},
+            "addresses of hello is not a single value",
+        ),
         ({**FAILURE, "text": "x" * 301}, "text of failure is .*, not a text of at most 300"),
         ({"kind": "running", "round": 0, "attempt": 0, "nodes": 0, "workers": 1}, "nodes of run"),
     ],

@@ -94,11 +94,6 @@ class EngineCommand:
         assert [worker["RANK"] for worker in workers()] == [str(rank) for rank in range(size)]
         return workers()
 
-    def store_host(self):
-        """Return the node that hosts the rendezvous store."""
-        [host] = re.findall(r"\[(.*)\] plaunch: this node hosts the rendezvous store", self.err)
-        return host
-
     # --- the end ----------------------------------------------------------------------------------
 
     def end(self):

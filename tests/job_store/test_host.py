@@ -14,6 +14,7 @@ from plaunch_job_store.client import StoreClient, StoreRefusedError
 from plaunch_job_store.host import StoreProcess
 from plaunch_job_store.store import JobStore
 
+from helpers.processes import is_gone
 from helpers.waiting import wait_until
 
 TOKEN = b"0123456789abcdef"
@@ -66,6 +67,36 @@ def test_it_knows_the_program_and_the_standard_library_only(hosted):
     with open(f"/proc/{hosted.pid}/cmdline", "rb") as file:
         assert TOKEN not in file.read()
     client.close()
+
+
+def launcher_of(linger):
+    """Start a process that hosts a store; it prints the process id and the port of that."""
+    program = (
+        "import socket, sys; from plaunch_job_store.host import StoreProcess\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        f"hosted = StoreProcess(listener, {TOKEN!r}, 'jöb', environ={{}}, linger={linger})\n"
+        "print(hosted.pid, hosted.port, flush=True); sys.stdin.read()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def test_it_serves_its_clients_for_a_time_after_the_launcher_was_killed():
+    with launcher_of(linger=600.0) as launcher:
+        pid, port = map(int, launcher.stdout.readline().split())
+        client = StoreClient(
+            lambda timeout: socket.create_connection(("127.0.0.1", port), timeout),
+            Authenticator(TOKEN, "jöb"),
+            "here",
+            5.0,
+        )
+        JobStore(client).set("k", b"v")
+        launcher.kill()
+        launcher.wait()
+        assert JobStore(client).multi_get(["k"]) == [b"v"]
+        client.close()
+        wait_until(lambda: is_gone(pid), "the server has ended with its last client")
 
 
 def test_it_ends_with_a_killed_launcher():

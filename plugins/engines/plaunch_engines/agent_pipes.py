@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 from plaunch.engines import SILENCE_LIMIT
 
@@ -75,3 +80,11 @@ class AgentPipes:
         if self._stdin >= 0:
             os.close(self._stdin)
         self._stdin = -1
+
+
+def has_unread(fds: Iterable[int]) -> bool:
+    """Whether there is something to read."""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poller.poll(0))

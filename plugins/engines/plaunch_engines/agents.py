@@ -8,7 +8,6 @@ import json
 import math
 import os
 import secrets
-import select
 import sys
 from collections import deque
 from dataclasses import replace
@@ -17,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from plaunch import __version__
 from plaunch.rendezvous import JobOutcome
 from plaunch.texts import printable
+from plaunch_network import join_host_port
 
 from plaunch_engines import records
+from plaunch_engines.agent_pipes import has_unread
 from plaunch_engines.ending import AgentFailure, NodeFacts
+from plaunch_engines.node_network import NodeNetwork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from plaunch.engines import AgentHandle
 
@@ -58,6 +60,7 @@ class ConnectedNode:
         state: of the agent.
         code: the exit code that the agent has reported; None if it has not.
         running: the record of its last round, or None.
+        network: what it has reported of its network.
         has_ended_workers: whether its workers have ended, and no round follows on this node.
         active_at: when something was read from it, or could have been but for a full output.
         news: how many records and ends of streams were read.
@@ -71,6 +74,7 @@ class ConnectedNode:
         self.state = AgentState.STARTING
         self.code: int | None = None
         self.running: dict[str, Any] | None = None
+        self.network = NodeNetwork()
         self.has_ended_workers = False
         self.active_at = clock()
         self.news = 0
@@ -109,8 +113,7 @@ class ConnectedNode:
 
     def endpoint(self) -> str:
         """Return an endpoint on this node whose port is free."""
-        address = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{address}:{self._hello['port']}"
+        return join_host_port(self.address, self._hello["port"])
 
     @property
     def is_alive(self) -> bool:
@@ -187,7 +190,7 @@ class ConnectedNode:
         if self._exitcode is None:
             return
         is_silent = now - max(self._exited_at, self.active_at) >= _STREAM_WAIT
-        if is_silent and not _has_unread(self._open):
+        if is_silent and not has_unread(self._open):
             for fd in [*self._open]:
                 yield from self._split(fd, b"")
         if not self._open:
@@ -248,6 +251,14 @@ class ConnectedNode:
             missing = "free port for the rendezvous; name one (--rdzv-endpoint)"
         return missing and f"{self.name} has no {missing}"
 
+    def probe(self, endpoints: Sequence[str], token: bytes, run_id: str) -> None:
+        """Let a node that is ready try to reach a store at each endpoint."""
+        self.network.ask(endpoints)
+        if self._handle.stderr in self._open:
+            self._open[self._handle.stderr].expect(self._nonce)
+        probe = {"endpoints": [*endpoints], "token": os.fsdecode(token), "run_id": run_id}
+        self._send(probe=probe, nonce=self._nonce)
+
     def configure(self, settings: Mapping[str, object]) -> None:
         """Send the settings, with which the agent begins, and the nonce of its records.
 
@@ -263,19 +274,22 @@ class ConnectedNode:
             self._open[stdout] = records.Records()
         for found in self._open.values():
             found.expect(self._nonce)
-        self._handle.write(json.dumps({**settings, "nonce": self._nonce}).encode() + b"\n")
+        self._send(**settings, nonce=self._nonce)
         self.state = AgentState.RUNNING
         self._has_begun, self._facts = True, None
 
     def leave(self, reason: str) -> None:
         """Let a running agent stop its workers and end, however far it is with that already."""
         if self.state is AgentState.RUNNING:
-            self._handle.write(json.dumps({"leave": reason}).encode() + b"\n")
+            self._send(leave=reason)
 
     def signal(self, signum: int) -> None:
         """Let a running agent send a signal to itself."""
         if self.state is AgentState.RUNNING:
-            self._handle.write(json.dumps({"signal": int(signum)}).encode() + b"\n")
+            self._send(signal=int(signum))
+
+    def _send(self, **message: object) -> None:
+        self._handle.write(json.dumps(message).encode() + b"\n")
 
     def stop(self, problem: str = "") -> None:
         """End the agent without grace.
@@ -359,8 +373,11 @@ class ConnectedNode:
         match record["kind"]:
             case "hello" if self.state is AgentState.STARTING:
                 self._hello = record
+                self.network.add_hello(record)
                 self._last_lines.clear()
                 self.state = AgentState.READY
+            case "probed":
+                self.network.add_answer(record)
             case "running":
                 self.running, self._round_at = record, self._clock()
             case "workers_ended":
@@ -379,11 +396,3 @@ class ConnectedNode:
                 self._ended_at = self._clock()
             case "end_of_output":
                 self._has_whole_output = True
-
-
-def _has_unread(fds: Iterable[int]) -> bool:
-    """Whether there is something to read."""
-    poller = select.poll()
-    for fd in fds:
-        poller.register(fd, select.POLLIN)
-    return any(events & select.POLLIN for _, events in poller.poll(0))

@@ -10,11 +10,13 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli import STDERR, parse_min_max_nnodes
+from plaunch.cli import STDERR, parse_min_max_nnodes, parse_rdzv_conf
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
 from plaunch.plugin import ENGINES
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_membership import read_token
 
 from plaunch_engines.driver import STOPS, JobDriver
 from plaunch_engines.node_command import begin_path, check_setup, read_hosts, read_pythons
@@ -22,15 +24,17 @@ from plaunch_engines.node_files import NodeFiles, folder_of
 from plaunch_engines.output import MergedOutput
 from plaunch_engines.plan import (
     JobPlan,
+    OfferedStore,
     refuse_agents_options,
     refuse_options_of_others,
     script_of,
 )
 from plaunch_engines.records import describe_script
+from plaunch_engines.store_host import is_own_numeric
 from plaunch_engines.variables import passed_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from plaunch.cli import Arguments, Invocation
     from plaunch.engines import BatchEngine, Engine
@@ -39,7 +43,10 @@ if TYPE_CHECKING:
 _ELASTIC = "c10d"
 _STATIC = "static"
 # Options that have an effect if this command starts the agents, and those that engines implement.
-_OF_DRIVER = {"node_output", "node_python", "node_setup", "pass_env", "start_limit"}
+_OF_DRIVER = {
+    *("local_addr", "node_output", "node_python", "node_setup", "pass_env", "start_limit"),
+    "store_host",
+}
 _OF_ENGINES = {"exclude", "pass_secret", "silence_limit"}
 
 
@@ -61,6 +68,7 @@ def run_on_nodes(invocation: Invocation) -> int:
     # Those of plaunch's engines are nothing for agents, whichever engine is used.
     declared = manager.plugin_options(__name__.partition(".")[0])
     others = {*own, *(option.dest for plugin in declared for option in plugin.options)}
+    others.add("local_addr")  # of this machine
     if not hasattr(engine, "launch"):
         others.add("rdzv_conf")  # to which the command adds, as the last one counts
     try:
@@ -193,6 +201,11 @@ def _plan(
         words = [f"--rdzv-id={request.job}", *words]
     job = str(args.rdzv_id or request.job) if args.is_given("rdzv_id") else request.job
     script = script_of(args)
+    env = passed_environment(
+        os.environ,
+        args.pass_env,
+        has_token=backend != _STATIC,  # which signs nothing, and refuses a token
+    )
     return JobPlan(
         job=job,
         engine=args.on.partition(":")[0],
@@ -204,14 +217,10 @@ def _plan(
         script=script,
         script_content=describe_script(request.folder, script),
         folder=request.folder,
-        env=passed_environment(
-            os.environ,
-            args.pass_env,
-            has_token=backend != _STATIC,  # which signs nothing, and refuses a token
-        ),
         python=read_pythons(args.node_python)[0] or sys.executable,
         setup=check_setup(args.node_setup),
         output_folder=folder_of(args.node_output, job) if args.node_output else "",
+        env=env,
         rdzv_conf=args.rdzv_conf or "",
         endpoint=args.rdzv_endpoint if args.is_given("rdzv_endpoint") else "",
         is_static=backend == _STATIC,
@@ -224,6 +233,51 @@ def _plan(
         shutdown_timeout=(
             SHUTDOWN_TIMEOUT if args.shutdown_timeout is None else args.shutdown_timeout
         ),
+        store=_store_request(args, backend, job, env),
+    )
+
+
+def _store_request(
+    args: Arguments, backend: str, job: str, env: Mapping[str, str]
+) -> OfferedStore | None:
+    """Return the store that this command may host; None if it must not.
+
+    Raises:
+        UsageError: it must, or has an address for it, but the job does not use such a store.
+    """
+    conf: dict[str, Any] = dict(parse_rdzv_conf(args.rdzv_conf or ""))
+    why = ""
+    if args.is_given("rdzv_endpoint"):
+        why = f"with --rdzv-endpoint={args.rdzv_endpoint}, which names the host of the store"
+    elif backend != _ELASTIC:
+        why = f"with the rendezvous backend {backend!r}"
+    elif conf.get("store_type", "tcp") != "tcp" or conf.get("store", "job") != "job":
+        why = "with a store of torch (--rdzv-conf)"
+    elif args.store_host == "node":
+        why = "with --store-host=node"
+    if why:
+        for dest in ("store_host", "local_addr"):
+            if args.is_given(dest) and getattr(args, dest) not in ("auto", "node"):
+                name = dest.replace("_", "-")
+                raise UsageError(f"--{name} has no effect {why}; leave one of them out")
+        return None
+    if args.local_addr and not is_own_numeric(args.local_addr):
+        raise UsageError(
+            f"--local-addr={args.local_addr} is not a numeric address of this machine; with --on, "
+            "it is the address at which the nodes reach the rendezvous store of this command"
+        )
+    token, problem = b"", ""
+    try:
+        token = read_token(RendezvousParameters(backend, "", job, 1, 1, **conf), env) or b""
+    except UsageError as error:
+        problem = str(error)  # the nodes may have the file
+    return OfferedStore(
+        token=token,
+        run_id=job,
+        address=args.local_addr or "",
+        port_range=args.port_range,
+        is_required=args.store_host == "command",
+        problem=problem,
     )
 
 

@@ -108,8 +108,7 @@ class JobDriver:
             return self._report(conclude(self._nodes.facts(), self._command_facts()))
         finally:
             self._engine.close()
-            for node in self._nodes:
-                node.close()
+            self._nodes.close()
             for name, text in self._repeated.due(is_last=True):
                 self._output.write(STDERR, name, text)
             deliver(
@@ -194,6 +193,7 @@ class JobDriver:
         now = self._clock()
         self._check_suspension(now)
         missing = self._update()
+        self._nodes.show_reports()
         if self._is_open():
             self._nodes.handle_losses()
             if not self._nodes.lost and (error := self._nodes.give_places()) is not None:

@@ -3,8 +3,9 @@
     python -m plaunch_engines.node FOLDER SCRIPT
 
 It reports what it finds on this node, and waits for its settings: one line of JSON on its standard
-input. Then it runs an agent. Further lines are signals. When standard input is closed, because the
-command or the connection has ended, the job ends on this node.
+input. Before that, the command may ask whether this node reaches the store that it offers. Then it
+runs an agent. Further lines are signals. When standard input is closed, because the command or the
+connection has ended, the job ends on this node.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from plaunch.errors import ExitCode, PlaunchError, RendezvousError, SignalExcept
 from plaunch.plugin import hookimpl
 from plaunch.rendezvous import JobOutcome
 from plaunch.threads import start_thread
+from plaunch_network import interface_addresses, is_loop_back
 
 from plaunch_engines import records
 from plaunch_engines.node_command import begin_path
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _PORTS = (20000, 30000)  # below those that Linux gives to outgoing connections
 _PORT_ATTEMPTS = 100
+_MAX_ADDRESSES = 16
 # After the connection has ended: seconds until the workers' grace is over, and until SIGKILL.
 _GRACE, _LAST = 4.0, 7.0
 _LOST = "the command that started this job has ended, or the connection to it"
@@ -56,9 +59,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())  # as `plaunch` does: it owns this process
     connection = Connection()
     STDERR.write(records.encode("", kind="hello", **describe_node(folder, script)).decode())
-    from plaunch.cli import concluded  # imported while the other nodes report
+    # Imported while the other nodes report.
+    from plaunch.cli import concluded
+
+    from plaunch_engines.store_probe import probe_stores
 
     settings = connection.receive()
+    while settings is not None and "probe" in settings:
+        reporter = Reporter(settings["nonce"], connection.stdout)
+        for found in probe_stores(**settings["probe"]):
+            reporter.report("probed", **found._asdict())
+        settings = connection.receive()
     if settings is None:
         end(0)
     os.environ.pop(ENGINE_VARIABLE, None)  # some engines pass all variables
@@ -93,7 +104,16 @@ def describe_node(folder: str, script: str) -> dict[str, object]:
         "has_folder": os.path.isdir(folder),
         "script": records.describe_script(folder, script),
         "port": find_port(),
+        "addresses": find_addresses(),
+        "client": os.environ.get("SSH_CONNECTION", "").partition(" ")[0],
     }
+
+
+def find_addresses() -> list[str]:
+    """Return the addresses of this node, without those of loopback if there are others."""
+    found = [address for address in interface_addresses() if not address.startswith("fe80:")]
+    usable = [address for address in found if not is_loop_back(address)]
+    return (usable or found)[:_MAX_ADDRESSES]
 
 
 def find_port() -> int:

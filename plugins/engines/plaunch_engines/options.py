@@ -111,6 +111,16 @@ OPTIONS = (
         fill=_UNUSED,
     ),
     Option(
+        ("--store-host",),
+        "with --on: what hosts the rendezvous store of c10d: this command, so that the job "
+        "survives the loss of any node, or the first node; auto: this command if all nodes reach "
+        "it quickly (default: auto)",
+        default="auto",
+        metavar="HOST",
+        choices=("auto", "command", "node"),
+        fill=_UNUSED,
+    ),
+    Option(
         ("--start-limit",),
         "with --on: time for all agents to report that they are ready (default: 60)",
         default=60.0,

@@ -23,7 +23,28 @@ if TYPE_CHECKING:
     from plaunch_engines.ending import NodeFacts
 
 # Options that this command sets for each agent.
-_OF_AGENTS = ("local_addr", "node_rank", "scheduler", "standalone")
+_OF_AGENTS = ("node_rank", "scheduler", "standalone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferedStore:
+    """A store that this command may host.
+
+    Args:
+        token: of the job.
+        run_id: of the job.
+        address: the only address to offer; empty for all that nodes could reach.
+        port_range: the first and the last port that may be used, or None for any.
+        is_required: whether no node may host the store instead.
+        problem: why this command cannot host it after all; otherwise empty.
+    """
+
+    token: bytes
+    run_id: str
+    address: str = ""
+    port_range: tuple[int, int] | None = None
+    is_required: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +73,7 @@ class JobPlan:
         shutdown_timeout: seconds that workers get to end.
         silence_limit: seconds without a sign of the command after which agents end their workers;
             inf for never.
+        store: the rendezvous store that this command may host, or None.
     """
 
     job: str
@@ -74,14 +96,25 @@ class JobPlan:
     start_timeout: float = 60.0
     shutdown_timeout: float = 30.0
     silence_limit: float = math.inf
+    store: OfferedStore | None = None
+
+    @property
+    def is_store_required(self) -> bool:
+        """Whether the job must not start unless this command hosts the store."""
+        return self.store is not None and self.store.is_required
 
     @property
     def command(self) -> list[str]:
         """The command of each agent."""
         return node_command(self.python, self.folder, self.script, self.setup)
 
-    def describe(self, endpoint: str) -> str:
-        """Return the line about the job that begins."""
+    def describe(self, endpoint: str, *, is_hosted_here: bool = False) -> str:
+        """Return the line about the job that begins.
+
+        Args:
+            endpoint: where all nodes meet.
+            is_hosted_here: whether this command hosts the rendezvous store.
+        """
         nodes = str(self.max_nodes)
         if self.min_nodes < self.max_nodes:
             nodes = f"{self.min_nodes} to {nodes}"
@@ -90,7 +123,8 @@ class JobPlan:
         more = f", {spares} of them spare" if spares > 0 else ""
         agents = f"{self.count} {'agent' if self.count == 1 else 'agents'}{more}"
         word = "node" if nodes == "1" else "nodes"
-        return f"run id {self.job}: {nodes} {word} at {endpoint}; {agents}{files}"
+        hosted = ", hosted by this command" if is_hosted_here else ""
+        return f"run id {self.job}: {nodes} {word} at {endpoint}{hosted}; {agents}{files}"
 
     def settings_of(
         self, index: int, address: str, endpoint: str, *, is_host: bool

@@ -30,7 +30,7 @@ MAX_LINE = 64 << 10  # bytes; a longer line of text is passed on in parts
 # of Linux), less room for a message that is written with it.
 MAX_RECORD = 3800
 _MARK = b"\x1eplaunch "
-_PART = 300  # characters of a text, of which JSON needs up to twelve bytes each
+MAX_PART = 300  # characters of a text, of which JSON needs up to twelve bytes each
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,25 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """A list of at most `most` texts of at most `length` characters each."""
+
+    most: int
+    length: int
+
+    def allows(self, value: object) -> bool:
+        """Whether a field may have this value."""
+        return (
+            isinstance(value, list)
+            and len(value) <= self.most
+            and all(Text(self.length).allows(one) for one in value)
+        )
+
+    def __str__(self) -> str:
+        return f"a list of at most {self.most} texts of at most {self.length} characters"
+
+
+@dataclass(frozen=True)
 class Flag:
     """True or false."""
 
@@ -95,7 +114,7 @@ class OneOf:
 
 _CODE = Whole(0, 255)
 # The fields of each kind of record, besides `kind`; all of them are required.
-FIELDS: Mapping[str, Mapping[str, Whole | Text | Flag | OneOf]] = MappingProxyType(
+FIELDS: Mapping[str, Mapping[str, Whole | Text | Texts | Flag | OneOf]] = MappingProxyType(
     {
         # What the command needs to know of a node, before it sends the settings.
         "hello": {
@@ -107,7 +126,11 @@ FIELDS: Mapping[str, Mapping[str, Whole | Text | Flag | OneOf]] = MappingProxyTy
             "has_folder": Flag(),
             "script": Text(),
             "port": Whole(0, 65535),
+            "addresses": Texts(16, 64),
+            "client": Text(64),
         },
+        # Whether the node reaches a store that the command offers; why not, if there is an error.
+        "probed": {"endpoint": Text(100), "microseconds": Whole(), "error": Text(MAX_PART)},
         # A round has begun: its workers have been started on this node.
         "running": {
             "round": Whole(), "attempt": Whole(), "nodes": Whole(1), "workers": Whole(1),
@@ -116,9 +139,9 @@ FIELDS: Mapping[str, Mapping[str, Whole | Text | Flag | OneOf]] = MappingProxyTy
         # The workers of this node have ended, and no round follows here.
         "workers_ended": {},
         # A part of the text of a failure, which follows.
-        "failure_text": {"text": Text(_PART)},
+        "failure_text": {"text": Text(MAX_PART)},
         "failure": {
-            "text": Text(_PART), "code": _CODE, "is_first": Flag(), "is_of_workers": Flag(),
+            "text": Text(MAX_PART), "code": _CODE, "is_first": Flag(), "is_of_workers": Flag(),
             "is_consequence": Flag(),
         },
         # The last record on standard error: the exit code of the agent, whether all of its workers
@@ -156,7 +179,7 @@ def encode(nonce: str, **fields: object) -> bytes:
 
 def encode_failure(nonce: str, text: str, **fields: object) -> bytes:
     """Return the records of a failure, whose text may be long: none exceeds `MAX_RECORD`."""
-    *parts, last = [text[at : at + _PART] for at in range(0, len(text), _PART)] or [""]
+    *parts, last = [text[at : at + MAX_PART] for at in range(0, len(text), MAX_PART)] or [""]
     return b"".join(
         (
             *(encode(nonce, kind="failure_text", text=part) for part in parts),

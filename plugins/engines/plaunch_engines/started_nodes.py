@@ -9,6 +9,7 @@ from plaunch.errors import PlaunchError
 
 from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.errors import NodesLostError, StartError
+from plaunch_engines.meeting_point import MeetingPoint
 from plaunch_engines.plan import count_left
 from plaunch_engines.starting import PlaceCandidate, StartState, choose, count_possible, is_full
 
@@ -57,8 +58,7 @@ class StartedNodes:
         self._say = say
         self._clock = clock
         self._nodes: list[ConnectedNode] = []
-        self._endpoint = ""
-        self._store_node: ConnectedNode | None = None  # hosts the rendezvous store
+        self._meeting = MeetingPoint(plan, say, clock)
         self._problem_at = math.inf  # when too few nodes were left for the start, or one differed
         self._full_at = math.inf  # when enough nodes for all places had come
         self._replaced = 0
@@ -93,6 +93,16 @@ class StartedNodes:
             for index, handle in zip(wanted, handles, strict=True)
         ]
 
+    def show_reports(self) -> None:
+        """Show what the store of this command has reported."""
+        self._meeting.show_reports()
+
+    def close(self) -> None:
+        """Release the nodes, whose agents have ended, and end the store, which they needed."""
+        for node in self._nodes:
+            node.close()
+        self._meeting.close()
+
     def stop_waiting(self) -> None:
         """End agents that have no place yet, as the job is over."""
         for node in self._nodes:
@@ -110,7 +120,7 @@ class StartedNodes:
         plan, now = self._plan, self._clock()
         has_run = any(node.running for node in self._nodes)
         candidates = [self._candidate(node) for node in self._nodes]
-        has_too_few = not self._endpoint and count_possible(candidates) < plan.min_nodes
+        has_too_few = not self._meeting.endpoint and count_possible(candidates) < plan.min_nodes
         if not has_run and (has_too_few or any(node.difference(plan) for node in self._nodes)):
             return self._fail_start(now)
         self._problem_at = math.inf
@@ -124,10 +134,17 @@ class StartedNodes:
             max_nodes=plan.max_nodes,
             prefers_ready=now - self._full_at >= _ORDER_WAIT,
         )
-        for node in self._nodes:
-            # Spares that begin before the workers of others could take their places.
-            if self._is_fit(node) and (has_run or node.index in indices):
-                self._begin(node)
+        fit = [node for node in self._nodes if self._is_fit(node)]
+        placed = [node for node in fit if node.index in indices]
+        if placed and not self._meeting.endpoint:
+            others = [node for node in fit if node not in placed]
+            if not self._meeting.is_decided([*placed, *others]):
+                return None
+            if self._meeting.problem:
+                return StartError(plan.describe_problems([self._meeting.problem]))
+        # Spares that begin before the workers of others could take their places.
+        for node in fit if has_run else placed:
+            self._meeting.admit(node)
         return None
 
     def _candidate(self, node: ConnectedNode) -> PlaceCandidate:
@@ -151,18 +168,6 @@ class StartedNodes:
         ]
         return StartError(self._plan.describe_problems(problems))
 
-    def _begin(self, node: ConnectedNode) -> None:
-        """Send a node its settings; the first one decides where all meet."""
-        if not self._endpoint:
-            if not self._plan.endpoint:
-                self._store_node = node
-            self._endpoint = self._plan.endpoint or node.endpoint()
-            self._say(self._plan.describe(self._endpoint), "INFO")
-        is_host = node is self._store_node
-        node.configure(
-            self._plan.settings_of(node.index, node.address, self._endpoint, is_host=is_host)
-        )
-
     # --- losses -----------------------------------------------------------------------------------
 
     def handle_losses(self) -> None:
@@ -181,7 +186,7 @@ class StartedNodes:
             self._say(
                 f"{node.name} is not replaced: {problem}; {count_left(self._left)}", "WARNING"
             )
-            if self._endpoint and self._left < self._plan.min_nodes:
+            if self._meeting.endpoint and self._left < self._plan.min_nodes:
                 self.lost.append(facts)
 
     def describe_loss(self) -> NodesLostError:
@@ -193,7 +198,7 @@ class StartedNodes:
 
         If no node is ready, the others probably have the same problem.
         """
-        if self._endpoint:
+        if self._meeting.endpoint:
             return True
         candidates = [self._candidate(node) for node in self._nodes]
         if self._plan.is_static or all(one.state is not StartState.READY for one in candidates):

@@ -24,6 +24,7 @@ _PASSED = (
 _NOT_PASSED = {
     *(option.variable for option in OPTIONS),
     *(JOBS_VARIABLE, LAUNCHER_VARIABLE, ENGINE_VARIABLE, "PYTHONHOME", "PYTHON_EXEC"),
+    "PET_LOCAL_ADDR",  # of this machine
 }
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

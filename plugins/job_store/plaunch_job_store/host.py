@@ -43,6 +43,8 @@ class StoreProcess:
         environ: the variables of the process; without secrets.
         values: what the store holds at first.
         on_report: called on a thread of its own with what the server reports.
+        linger: if this process ends without `close`, seconds until the server ends, too; it ends
+            before that once no client is connected.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class StoreProcess:
         environ: Mapping[str, str],
         values: Mapping[str, bytes] | None = None,
         on_report: Callable[[ServerReport], None] = lambda report: None,
+        linger: float = 0.0,
     ) -> None:
         self.port: int = listener.getsockname()[1]
         read_reports, write_reports = os.pipe()
@@ -69,6 +72,7 @@ class StoreProcess:
             "token": token,
             "run_id": run_id,
             "values": dict(values or {}),
+            "linger": linger,
         }
         try:
             self._process = subprocess.Popen(
@@ -104,7 +108,9 @@ class StoreProcess:
         line, self._line = self._line, -1
         if line < 0:
             return
-        os.close(line)  # the server ends at the end of the pipe
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            os.write(line, b"\n")
+        os.close(line)
         try:
             self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -114,11 +120,11 @@ class StoreProcess:
 
 
 def run_server(listener: int, pipe: int) -> None:
-    """Serve until the other end of the pipe is closed. The whole program of the server's process.
+    """Serve until the launcher ends it or has ended. The whole program of the server's process.
 
     Args:
         listener: the descriptor of the listening socket.
-        pipe: a descriptor from which the settings come.
+        pipe: a descriptor from which the settings come, then a byte or the end.
     """
     from plaunch_job_store.authentication import Authenticator
     from plaunch_job_store.server import StoreServer
@@ -134,7 +140,14 @@ def run_server(listener: int, pipe: int) -> None:
         table=StoreTable(settings["values"]),
         report=ReportFilter(ReportPipe(_STDOUT).write, time.monotonic),
     )
-    server.watch(pipe, server.stop)
+
+    def end() -> None:
+        if os.read(pipe, 1):
+            server.stop()
+        else:
+            server.finish(pipe, settings["linger"])
+
+    server.watch(pipe, end)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()
 

@@ -87,6 +87,7 @@ class StoreServer:
         self._is_loss_due = False  # LOST is to be sent to all
         self._accepts_at = 0.0  # no earlier, if there was no room for a connection
         self._is_over = False
+        self._ends_at: float | None = None  # at the latest, after `finish`
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
@@ -97,10 +98,20 @@ class StoreServer:
         """Let `serve` return."""
         self._is_over = True
 
+    def finish(self, descriptor: int, timeout: float) -> None:
+        """Let `serve` return once no session is left, or after `timeout` seconds.
+
+        Args:
+            descriptor: a descriptor of `watch`, which is not watched any more.
+            timeout: in seconds.
+        """
+        self._selector.unregister(descriptor)
+        self._ends_at = self._clock() + timeout
+
     def serve(self) -> None:
-        """Serve until `stop`, and close everything."""
+        """Serve until `stop` or `finish`, and close everything."""
         try:
-            while not self._is_over:
+            while not (self._is_over or self._has_finished()):
                 self.turn(self._patience())
         finally:
             self.close()
@@ -154,12 +165,19 @@ class StoreServer:
             return False
         return True
 
+    def _has_finished(self) -> bool:
+        if self._ends_at is None:
+            return False
+        return not (self._connections or self._detached) or self._clock() >= self._ends_at
+
     def _patience(self) -> float | None:
         """Seconds until something is due; None: nothing is."""
         if self._ready or self._is_loss_due or self._table.has_answers():
             return 0.0
         due = [connection.deadline for connection in self._strangers][:1]
         due += [until for until, _ in self._detached.values()][:1]
+        if self._ends_at is not None:
+            due.append(self._ends_at)
         if self._accepts_at:
             due.append(self._accepts_at)
         return max(min(due) - self._clock(), 0.0) if due else None

@@ -12,6 +12,7 @@ from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch_network.address import SocketAddress as SocketAddress
+    from plaunch_network.address import find_local_address as find_local_address
     from plaunch_network.address import find_node_address as find_node_address
     from plaunch_network.address import interface_addresses as interface_addresses
     from plaunch_network.address import is_loop_back as is_loop_back
@@ -35,8 +36,9 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".address": (
-            "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
-            "join_host_port names_this_machine parse_rendezvous_endpoint resolve_host"
+            "SocketAddress find_local_address find_node_address interface_addresses is_loop_back "
+            "is_own_address join_host_port names_this_machine parse_rendezvous_endpoint "
+            "resolve_host"
         ),
         ".connection_server": "ConnectionServer",
         ".hostlist": "expand_hostlist",

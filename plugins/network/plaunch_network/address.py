@@ -195,6 +195,14 @@ def find_node_address(
     return socket.gethostname()
 
 
+def find_local_address(host: str) -> str:
+    """Return the address of this machine on its route to a numeric address; empty without one."""
+    with contextlib.suppress(socket.gaierror, UnicodeError):
+        for address in _look_up(host, _ANY_PORT, socket.AI_NUMERICHOST):
+            return _local_end(address)
+    return ""
+
+
 def _local_end(address: SocketAddress) -> str:
     """Return the local address of a socket towards `address`; empty if there is no route."""
     try:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousConnectionError
+from plaunch.texts import printable
+from plaunch_job_store.identity import IDENTITY, JOB_OF_HOST
 from plaunch_membership import StoreNotListeningError
 from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from plaunch_membership import RendezvousStore
     from plaunch_network import SocketAddress
 
 _log = logging.getLogger("plaunch")
@@ -70,10 +71,15 @@ class StoreEndpoint:
         self._here = here
         self._advice = advice
         self._has_connected = False
+        self._store_host = ""
 
     def note_connected(self) -> None:
         """Note that a store answers here; errors then give no advice about the endpoint."""
         self._has_connected = True
+
+    def note_host(self, identity: str) -> None:
+        """Note which process hosts the store, for errors after it is lost."""
+        self._store_host = identity
 
     def dial(self, timeout: float) -> socket.socket:
         """Connect to the first address that accepts a connection.
@@ -125,7 +131,8 @@ class StoreEndpoint:
     def unreachable(self, what: str, *, is_refused: bool = False) -> RendezvousConnectionError:
         """Return the error of an attempt; `what` says what has failed."""
         own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loopback only"
-        text = f"rendezvous store {self.name!r} cannot be reached: {what}"
+        hosted = f", hosted by {self._store_host}," if self._store_host else ""
+        text = f"rendezvous store {self.name!r}{hosted} cannot be reached: {what}"
         if not self._has_connected:
             # After a first success, the endpoint is right.
             text += f". This machine is {os.uname().nodename!r} ({own}){self._advice}"
@@ -133,35 +140,38 @@ class StoreEndpoint:
 
 
 class HostJobCheck:
-    """Warns once if the store is hosted by, and ends with, another job.
+    """Finds out once which process and job host the store; warns if it is, and ends with, another.
 
     Args:
-        endpoint: the endpoint of the store, for messages.
+        endpoint: the endpoint of the store.
         run_id: the id of this job; empty for no check.
     """
 
-    def __init__(self, endpoint: str, run_id: str) -> None:
+    def __init__(self, endpoint: StoreEndpoint, run_id: str) -> None:
         self._endpoint = endpoint
         self._run_id = run_id
         self._is_done = not run_id
         self._lock = threading.Lock()
 
-    def run(self, read: Callable[[], bytes | None]) -> None:
-        """Check once; `read` returns the run id of the host's job."""
+    def run(self, store: RendezvousStore) -> None:
+        """Check once."""
         with self._lock:
             if self._is_done:
                 return
             self._is_done = True
         try:
-            held = read()
+            identity, held = store.multi_get([IDENTITY, JOB_OF_HOST])
         except RendezvousConnectionError:
             return  # the caller's own operation will fail, too
+        if identity is not None:
+            name = identity.decode(errors="replace")[:_MAX_NAME_LENGTH]
+            self._endpoint.note_host(printable(name))
         if held is None or held == self._run_id.encode():
             return
         _log.warning(
             "the store at %s is hosted by a launcher of another job, %r, and ends with that job; "
             "job %r would then end with exit code 113. Give this job an --rdzv-endpoint of its own",
-            self._endpoint,
+            self._endpoint.name,
             held.decode(errors="replace")[:_MAX_NAME_LENGTH],
             self._run_id,
         )

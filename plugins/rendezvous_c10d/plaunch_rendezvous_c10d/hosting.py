@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import errno
-import os
 import socket
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
 from plaunch.texts import printable
+from plaunch_job_store.identity import IDENTITY
 from plaunch_membership import MAX_NAME
 from plaunch_network import (
     EVERYWHERE,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from plaunch_rendezvous_c10d.endpoint import StoreEndpoint
 
 _BACKLOG = 4096
-IDENTITY = "plaunch/host"  # the key of the identity of the store
-JOB_OF_HOST = "plaunch/host/job"  # the key of the run id of the host's job
 
 
 class StoreConnector(Protocol):
@@ -79,11 +77,6 @@ def own_address(listener: socket.socket) -> str:
     """Return the address at which this node reaches its own store; a wildcard's is loopback."""
     address: str = listener.getsockname()[0]
     return address if is_loop_back(address) else "127.0.0.1"
-
-
-def make_identity() -> str:
-    """Return a name of this host and process that no other store has."""
-    return f"{os.uname().nodename} (pid {os.getpid()}, {os.urandom(4).hex()})"
 
 
 def is_this_machine(host: str, port: int) -> bool:

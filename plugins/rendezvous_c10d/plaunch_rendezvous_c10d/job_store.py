@@ -15,11 +15,12 @@ from plaunch.errors import RendezvousConnectionError, RendezvousError
 from plaunch.process import describe_exit, without_secrets
 from plaunch_job_store.client import StoreClient
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
+from plaunch_job_store.identity import IDENTITY, JOB_OF_HOST, make_identity
 from plaunch_job_store.reports import describe_report
 from plaunch_job_store.store import JobStore
 
 from plaunch_rendezvous_c10d.endpoint import HostJobCheck, StoreEndpoint
-from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity, own_address
+from plaunch_rendezvous_c10d.hosting import own_address
 
 if TYPE_CHECKING:
     import socket
@@ -54,7 +55,7 @@ class JobStoreConnector:
         self.endpoint = endpoint
         self._authenticator = authenticator
         self._read_timeout = read_timeout
-        self._host_job = HostJobCheck(endpoint.name, run_id)
+        self._host_job = HostJobCheck(endpoint, run_id)
         self._check = check
         self._lock = threading.Lock()
         self._client: StoreClient | None = None
@@ -73,7 +74,7 @@ class JobStoreConnector:
             StoreRefusedError: the server refuses this node, or is another program.
         """
         store = JobStore(self.client())
-        self._host_job.run(lambda: store.multi_get([JOB_OF_HOST])[0])
+        self._host_job.run(store)
         return store
 
     def client(self) -> StoreClient:

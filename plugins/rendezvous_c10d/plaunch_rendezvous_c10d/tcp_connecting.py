@@ -18,7 +18,6 @@ from plaunch.threads import BoundedCall
 from plaunch_network import SocketAddress
 
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, HostJobCheck, StoreEndpoint
-from plaunch_rendezvous_c10d.hosting import JOB_OF_HOST
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
 from plaunch_rendezvous_c10d.torch_import import FATAL, load_distributed, torch_log
 from plaunch_rendezvous_c10d.torch_stores import TcpStore, first_line
@@ -78,7 +77,7 @@ class TcpStoreConnector:
         self.endpoint = endpoint
         self._bounds = endpoint.bounds
         self._read_timeout = read_timeout
-        self._host_job = HostJobCheck(endpoint.name, run_id)
+        self._host_job = HostJobCheck(endpoint, run_id)
         self._lock = threading.Lock()
         self._attempts: list[_Attempt] = []  # attempts that have not ended
         # Runs after the handler's exit function, which is registered later and ends the threads
@@ -92,7 +91,7 @@ class TcpStoreConnector:
             RendezvousConnectionError: see `StoreEndpoint.dial`.
         """
         store = TcpStore(self._try_once(), self.endpoint.name, self._read_timeout)
-        self._host_job.run(lambda: store.multi_get([JOB_OF_HOST])[0])
+        self._host_job.run(store)
         return store
 
     def open_store(self, prefix: str) -> Store:

@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
+from plaunch_job_store.identity import IDENTITY, JOB_OF_HOST, make_identity
 
 from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, StoreEndpoint
 from plaunch_rendezvous_c10d.guests import find_guests
-from plaunch_rendezvous_c10d.hosting import IDENTITY, JOB_OF_HOST, make_identity, own_address
+from plaunch_rendezvous_c10d.hosting import own_address
 from plaunch_rendezvous_c10d.tcp_connecting import TcpStoreConnector, run_bounded
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 from plaunch_rendezvous_c10d.torch_stores import first_line
