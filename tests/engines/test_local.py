@@ -240,7 +240,9 @@ def test_the_output_of_each_node_is_in_a_file(launch):
         "import os, sys\nfor i in range(3000): print('line', i, os.environ['GROUP_RANK'])\n"
         "sys.stdout.flush()\nos.write(2, b'half')\nos.write(1, b'whole\\n')\n"
     )
-    job = launch("--on=local:2", "--node-output=out", "--rdzv-id=a/b", "show.py").wait(0)
+    job = launch(
+        "--on=local:2", "--node-output=out", "--rdzv-id=a/b", "--store-host=node", "show.py"
+    ).wait(0)
     assert "; output of each node in out/a_b\n" in job.err
     for rank in range(2):
         lines = (launch.folder / f"out/a_b/node{rank}.log").read_text().splitlines()
