@@ -103,8 +103,8 @@ class ConnectedNode:
 
     @property
     def name(self) -> str:
-        """The name of the node."""
-        return self._handle.node
+        """The name of the node, which its scheduler may have given."""
+        return printable(self._handle.node, _MAX_SHOWN)
 
     @property
     def address(self) -> str:
@@ -372,7 +372,10 @@ class ConnectedNode:
             return
         match record["kind"]:
             case "hello" if self.state is AgentState.STARTING:
-                self._hello = record
+                self._hello = {
+                    name: printable(value, _MAX_SHOWN) if isinstance(value, str) else value
+                    for name, value in record.items()
+                }
                 self.network.add_hello(record)
                 self._last_lines.clear()
                 self.state = AgentState.READY
