@@ -372,15 +372,12 @@ class ConnectedNode:
             return
         match record["kind"]:
             case "hello" if self.state is AgentState.STARTING:
-                self._hello = {
-                    name: printable(value, _MAX_SHOWN) if isinstance(value, str) else value
-                    for name, value in record.items()
-                }
-                self.network.add_hello(record)
+                self._hello = records.printable_record(record)
+                self.network.add_hello(self._hello)
                 self._last_lines.clear()
                 self.state = AgentState.READY
             case "probed":
-                self.network.add_answer(record)
+                self.network.add_answer(records.printable_record(record))
             case "running":
                 self.running, self._round_at = record, self._clock()
             case "workers_ended":
