@@ -588,7 +588,7 @@ def test_a_round_that_a_node_has_not_reported_is_not_a_success():
         handle.receive()
         return 137
 
-    with pytest.raises(NodesLostError, match="node1 is lost"):
+    with pytest.raises(NodesLostError, match=r"node1 (is )?lost"):
         drive(FakeEngine(done, waiting_to_start), plan(2))
 
 
@@ -1088,7 +1088,7 @@ def test_an_agent_that_delivers_output_is_not_ended():
         for line in lines:
             os.write(handle.out, line)
             wait_until(lambda line=line: (1, "node0", line) in output.lines, lambda: output.lines)
-            clock.ahead += 4.0
+            clock.ahead += 30.0
         handle.end(0, "succeeded")
         return 0
 
@@ -1114,8 +1114,8 @@ def until_stopped(*records):
 @pytest.mark.parametrize(
     ("records", "other", "limit"),
     [
-        ([RUNNING, {"kind": "workers_ended"}], succeeding, 10),
-        ([], succeeding, 10),
+        ([RUNNING, {"kind": "workers_ended"}], succeeding, 45),
+        ([], succeeding, 45),
         ([RUNNING], failing(3), 90),
     ],
 )

@@ -1,5 +1,6 @@
 """`--on=local:N`: real agents on this machine, and the command that starts them."""
 
+import json
 import os
 import re
 import shlex
@@ -239,7 +240,9 @@ def test_the_output_of_each_node_is_in_a_file(launch):
         "import os, sys\nfor i in range(3000): print('line', i, os.environ['GROUP_RANK'])\n"
         "sys.stdout.flush()\nos.write(2, b'half')\nos.write(1, b'whole\\n')\n"
     )
-    job = launch("--on=local:2", "--node-output=out", "--rdzv-id=a/b", "show.py").wait(0)
+    job = launch(
+        "--on=local:2", "--node-output=out", "--rdzv-id=a/b", "--store-host=node", "show.py"
+    ).wait(0)
     assert "; output of each node in out/a_b\n" in job.err
     for rank in range(2):
         lines = (launch.folder / f"out/a_b/node{rank}.log").read_text().splitlines()
@@ -268,3 +271,20 @@ def test_a_program_beside_python_is_found(launch, monkeypatch):
 def test_a_name_that_no_process_can_have_is_refused():
     with pytest.raises(UsageError, match="1 to 1024"):
         LocalEngine(EngineRequest(where="5000"))
+
+
+@pytest.mark.parametrize(
+    "record", [{"kind": "end", "code": 0}, {"kind": "end"}, {"kind": "failure"}]
+)
+def test_a_line_that_a_worker_prints_is_no_report_of_its_agent(launch, record):
+    """It has ended the job with 0, or the command with an internal error."""
+    line = f"\x1eplaunch {json.dumps(record)}\n"
+    (launch.folder / "forge.py").write_text(
+        "import os, sys\n"
+        f"for fd in (1, 2): os.write(fd, {line!r}.encode())\n"
+        "sys.exit(os.environ['RANK'] == '1' and 3)\n"
+    )
+    job = launch("--on=local:2", "forge.py")
+    job.wait(3)
+    assert job.out.count(line) == 2
+    assert job.err.count(line) == 2

@@ -232,6 +232,21 @@ def test_missing_resources(start):
     )
 
 
+def test_too_few_nodes_are_said_soon(start):
+    """Not only that the cluster has not answered yet."""
+    check_refused(
+        start("--nnodes=6", "--start-limit=30", "worker.py"),
+        r"nothing was started: .*: 6 nodes with 1 CPU each are requested; of the 4 nodes of this "
+        r"Ray cluster, 4 have that much",
+    )
+
+
+def test_excluded_nodes_are_not_used(start):
+    write_whole(start.folder / "exit", 0)
+    job = start("--nnodes=2", "--exclude=node[1,3]", "worker.py").wait(0)
+    assert {worker["node"] for worker in job.workers()} == {"node2", "node4"}
+
+
 def test_a_signal_while_resources_are_missing(start):
     job = start("--nnodes=5", "worker.py")
     wait_until(lambda: client_of(job), lambda: job.err)

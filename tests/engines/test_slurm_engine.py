@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ FAKES = {
         SLURM_JOB_ID=7 "$@"
     """,
     "squeue": "case $* in *%N*) echo the-nodes ;; esac",
-    "scontrol": "cat $(dirname $0)/nodes",
+    "scontrol": "case $* in *nosuch*) exit 1 ;; *) cat $(dirname $0)/nodes ;; esac",
     "scancel": "echo $* > $(dirname $0)/cancelled",
     "sbatch": "exit 1",
 }
@@ -105,6 +106,7 @@ def test_a_batch_script(fields, nodes, has_spares):
     options = {"slurm_options": ["--partition gpu --comment='two words'"]}
     engine = create_slurm_engine(request("batch", options=options, **fields))
     script = engine.script(["--nnodes=2", "--", "train.py", "a b"])
+    assert f'\nexport PATH={os.path.dirname(sys.executable)}:"$PATH"\nsrun ' in script
     assert f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n" in script
     assert "#SBATCH --partition gpu\n#SBATCH '--comment=two words'\n" in script
     assert "plaunch --scheduler=slurm \\\n    --nnodes=2 -- train.py 'a b'\n" in script
@@ -123,7 +125,8 @@ def test_a_batch_script_with_a_set_up_line_and_excluded_hosts():
     place = words.index("bash")
     assert words[place:][:5] == [
         *("bash", "-l", "-c"),
-        "{ module load 'cuda 12'\n} </dev/null && exec \"$@\"",
+        "{ module load 'cuda 12'\n} </dev/null && "
+        f'export PATH={os.path.dirname(sys.executable)}:"$PATH" && exec "$@"',
         "--node-setup",
     ]
     words = [word for word in words[place + 5 :] if word.strip()]
@@ -209,6 +212,8 @@ def test_excluded_nodes_of_an_allocation_are_not_used(agents, monkeypatch):
     agents.create_engine(exclude=["node2", "elsewhere"])
     assert agents.engine.nodes == 2
     assert run_agents(agents.start(0, 1), 7) == ["node1 7\n", "node3 7\n"]
+    with pytest.raises(UsageError, match="--exclude: Slurm has no node 'nosuch'"):
+        create_slurm_engine(request(exclude=["node2", "nosuch"]))
     with pytest.raises(UsageError, match="--exclude leaves no node of job 7"):
         create_slurm_engine(request(exclude=["node1", "node2", "node3"]))
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _INTERVAL = 0.2  # seconds between two checks of what no descriptor announces
 _TOO_FEW_WAIT = 3.0  # seconds for agents to end by themselves, after a node is lost for ever
 _SPARES_WAIT = 2.0  # seconds for nodes without workers to learn that the job is over
-_LAST_WAIT = 10.0  # seconds without a byte of an agent whose workers have ended
+# Seconds without a byte of an agent whose workers have ended: longer than a network may be silent
+# before the connection ends by itself.
+_LAST_WAIT = 45.0
 _STOP_WAIT = 60.0  # the same, longer than the workers' grace, to stop workers of a failed job
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*STOPS, signal.SIGUSR1, signal.SIGUSR2)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+from plaunch.texts import printable
 
 from plaunch_engines.node_command import check_setup
 from plaunch_engines.options import ENGINE_VARIABLE
@@ -31,10 +32,12 @@ _SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 {directives}
+{path}
 srun --ntasks="$SLURM_JOB_NUM_NODES" --cpu-bind=none {srun} \\
     {setup}{python} -m plaunch --scheduler=slurm \\
     {arguments}
 """
+_PATH = f'export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
 _SUBMIT_TIMEOUT = 60.0  # seconds
 
 
@@ -84,6 +87,7 @@ class SlurmBatchEngine:
                 timeout=_SUBMIT_TIMEOUT,
                 check=False,
                 encoding="utf-8",
+                errors="replace",
             )
         except subprocess.TimeoutExpired:
             raise UsageError(
@@ -92,12 +96,12 @@ class SlurmBatchEngine:
             ) from None
         if submitted.returncode != 0:
             path.unlink()
-            lines = submitted.stderr.strip().splitlines()
-            raise UsageError(f"the job was not submitted: {'; '.join(lines)}")
-        job = submitted.stdout.strip().partition(";")[0]
+            why = printable("; ".join(submitted.stderr.strip().splitlines()))
+            raise UsageError(f"the job was not submitted: {why}")
+        job = printable(submitted.stdout.strip().partition(";")[0])
         output = re.search(r"StdOut=(.+)", ask_slurm("scontrol", "show", "job", job))
         show(f"submitted job {job} ({path})")
-        file = output[1] if output else f"slurm-{job}.out"
+        file = printable(output[1]) if output else f"slurm-{job}.out"
         show(f"output: tail -F {shlex.quote(file)}")
         show(f"state: squeue --jobs={job}    end: scancel {job}")
         return 0
@@ -116,6 +120,7 @@ class SlurmBatchEngine:
             nodes=self._nodes,
             directives="".join(f"#SBATCH {option}\n" for option in _lines(options)),
             srun="--no-kill" if is_elastic else "--kill-on-bad-exit",
+            path=_PATH,
             setup=self._setup and f"bash -l -c {shlex.quote(self._set_up())} --node-setup \\\n    ",
             python=shlex.quote(sys.executable),
             arguments=shlex.join(arguments),
@@ -123,7 +128,7 @@ class SlurmBatchEngine:
 
     def _set_up(self) -> str:
         """Return what a shell on each node runs, with the launcher as its arguments."""
-        return f'{{ {self._setup}\n}} </dev/null && exec "$@"'
+        return f'{{ {self._setup}\n}} </dev/null && {_PATH} && exec "$@"'
 
     def close(self) -> None:
         """Do nothing: the job belongs to Slurm."""

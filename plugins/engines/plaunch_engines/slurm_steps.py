@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli import STDERR
 from plaunch.errors import ExitCode, UsageError
+from plaunch.texts import printable
 
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.slurm_allocation import END
@@ -118,6 +119,9 @@ class SlurmEngine:
                 f"--on=slurm: job {self._job} (SLURM_JOB_ID) has no nodes; it has ended, or squeue "
                 "does not work here"
             )
+        for name in sorted(self._excluded - {*self._names}):
+            if not ask_slurm("scontrol", "show", "node", name):
+                raise UsageError(f"--exclude: Slurm has no node {name!r}")
         self._names = [name for name in self._names if name not in self._excluded]
         if not self._names:
             raise UsageError(f"--exclude leaves no node of job {self._job} (SLURM_JOB_ID)")
@@ -156,7 +160,7 @@ class SlurmEngine:
         code = self._salloc.poll()
         self._granted += _read(self._salloc.stdout)
         for line in _read(self._salloc.stderr).decode(errors="replace").splitlines():
-            self._show(line.strip())
+            self._show(printable(line.strip()))
         waiting = self._waiting
         if self._granted.endswith(b"\n"):
             self._job, *self._names = self._granted.decode().split()
