@@ -241,9 +241,19 @@ def test_a_failed_job_without_exit_codes(capfd):
     )
 
 
+@pytest.mark.parametrize(("state", "code"), [("Complete", 0), ("Failed", 7)])
+def test_a_stop_signal_after_the_end_of_the_job_does_not_change_its_code(state, code, capfd):
+    pods = [pod(0, ended(code))]
+    cluster = ScriptedCluster(
+        (job(), [pod(0, RUNNING)]), (job(), pods), KeyboardInterrupt(), (job(state), pods)
+    )
+    assert run(cluster) == code
+    assert "delete Job" not in cluster.requests
+
+
 def test_two_stop_signals_at_once_still_delete_the_job(capfd):
     cluster = ScriptedCluster(
-        (job(), [pod(0, RUNNING)]), KeyboardInterrupt(),
+        (job(), [pod(0, RUNNING)]), KeyboardInterrupt(), (job(), [pod(0, RUNNING)]),
         refused={"delete Job": [KeyboardInterrupt()]},
     )  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
@@ -252,7 +262,7 @@ def test_two_stop_signals_at_once_still_delete_the_job(capfd):
 
 
 def test_a_deletion_that_does_not_succeed_names_the_reason(capfd):
-    cluster = ScriptedCluster(KeyboardInterrupt(), refused={"delete Job": DOWN})
+    cluster = ScriptedCluster(KeyboardInterrupt(), DOWN, refused={"delete Job": DOWN})
     with pytest.raises(KeyboardInterrupt):
         run(cluster)
     assert capfd.readouterr().err.splitlines()[-1] == (

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from plaunch_engines.agent_process import AgentProcess
-from plaunch_engines.records import Records
+from plaunch_engines.records import InvalidRecord, Records
 
 from helpers.waiting import wait_until
 
@@ -83,14 +83,14 @@ def test_each_stream_ends_with_a_record_after_all_output(run):
     assert out == [b"trained", {"kind": "end_of_output"}]
     kinds = [piece["kind"] for piece in err if isinstance(piece, dict)]
     assert kinds == ["hello", "running", "workers_ended", "end"]
-    assert err[-1] == {"kind": "end", "code": 0}
+    assert (err[-1]["kind"], err[-1]["code"]) == ("end", 0)
     assert b"careful" in b"".join(piece for piece in err if isinstance(piece, bytes))
 
 
 def test_workers_do_not_get_the_nonce(run, tmp_path):
     """Neither in their environment or that of a parent, nor in arguments or a descriptor."""
     _, err = run(SEEKING)
-    assert err[-1] == {"kind": "end", "code": 0}
+    assert (err[-1]["kind"], err[-1]["code"]) == ("end", 0)
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert [name for name, text in seen.items() if NONCE in text] == []
     assert sum(name.startswith("environ") for name in seen) >= 2
@@ -106,4 +106,4 @@ def test_a_failure_is_reported_with_its_whole_text(run):
     assert parts[-1]["code"] == 1
     assert parts[-1]["is_of_workers"]
     assert "exit code 1" in "".join(one["text"] for one in parts)
-    assert parts[-1].keys() == {"kind", "text", "code", "is_first", "is_of_workers"}
+    assert not any(isinstance(one, InvalidRecord) for one in err)

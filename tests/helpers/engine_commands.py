@@ -146,8 +146,10 @@ class EngineCommand:
         return self.find("plaunch_engines.node")
 
     def agent_of(self, worker):
-        """Return the agent of a worker whose process id is that of this machine."""
-        [found] = {*self.agents()} & {*ancestors_of(worker["pid"])}
+        """Return the agent of a worker that runs, also if its process id is that of a namespace."""
+        rank = f"RANK={worker['RANK']}".encode()
+        ranked = [pid for pid in self.processes() if rank in _environ(pid).split(b"\0")]
+        [found] = {*self.agents()} & {above for pid in ranked for above in ancestors_of(pid)}
         return found
 
     def check_nothing_left(self):
@@ -166,6 +168,13 @@ class EngineCommand:
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _environ(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def check_refused(command, message, code=111):

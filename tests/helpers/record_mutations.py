@@ -25,7 +25,19 @@ from plaunch import __version__
 from plaunch.texts import printable_message
 from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.plan import JobPlan
-from plaunch_engines.records import FIELDS, MAX_LINE, VERSION, InvalidRecord, Records, encode
+from plaunch_engines.records import (
+    FIELDS,
+    MAX_LINE,
+    VERSION,
+    Flag,
+    InvalidRecord,
+    OneOf,
+    Records,
+    Text,
+    Texts,
+    Whole,
+    encode,
+)
 
 NONCE = "0123456789abcdef" * 2
 MAX_MESSAGE = 3000  # characters about one node
@@ -38,16 +50,30 @@ _PART = 64 << 10  # bytes that are read at once
 HELLO = {
     "kind": "hello", "protocol": VERSION, "version": __version__, "python": "3.12.1",
     "host": "node1", "pid": 17, "has_folder": True, "script": "9 bytes", "port": 20000,
+    "addresses": ["192.0.2.7"], "client": "192.0.2.1",
 }  # fmt: skip
-_FAILURE = {"text": "it failed", "code": 3, "is_first": True, "is_of_workers": False}
-RECORDS = (
-    {"kind": "running", "round": 1, "attempt": 0, "nodes": 2, "workers": 16},
-    {"kind": "workers_ended"},
-    {"kind": "failure_text", "text": "bäd\n" * 70},
-    {"kind": "failure", **_FAILURE},
-    {"kind": "end", "code": 0},
-    {"kind": "end_of_output"},
-)
+
+
+def _example(type_):
+    """Return a value that a field of the table may have."""
+    match type_:
+        case Whole():
+            return max(type_.least, 1)
+        case Flag():
+            return True
+        case Texts():
+            return ["192.0.2.7"]
+        case OneOf():
+            return type_.words[-1]
+        case Text():
+            return ("bäd\n" * 3)[: type_.most]
+
+
+RECORDS = [
+    {"kind": kind, **{name: _example(type_) for name, type_ in fields.items()}}
+    for kind, fields in FIELDS.items()
+    if kind != "hello"
+]
 _TEXTS = (
     b"epoch 1\n", b"50 %", b"\r60 %", b"\n", b"\x1e", b"\x1eplaunch ", b"\x1eplaunch {}\n",
     b"\x1eplaunch " + NONCE.encode(), b"plaunch: it failed\n", b"\xff\xfe\x00\n", b"\x1b[2J\n",
@@ -176,13 +202,8 @@ def _is_allowed(record):
     fields = FIELDS.get(record.get("kind"))
     if fields is None or record.keys() != {"kind", *fields}:
         return False
-    values = [(str(fields[name]), record[name]) for name in fields]
-    return all(
-        (type(value) is int and value >= 0)
-        if kind.startswith("a whole number")
-        else (type(value) is bool if kind == "true or false" else type(value) is str)
-        for kind, value in values
-    )
+    types = {Whole: int, Flag: bool, Text: str, OneOf: str, Texts: list}
+    return all(type(record[name]) is types[type(fields[name])] for name in fields)
 
 
 def _is_old_hello(record):
@@ -275,7 +296,8 @@ class NodeChecker:
         """Let a node read an output; return whether it has failed."""
         handle = self._handle
         handle.is_stopped, handle.code = False, None
-        node = ConnectedNode(1, handle, 1.0, lambda: 0.0)
+        self._now = 0.0
+        node = ConnectedNode(1, handle, 1.0, lambda: self._now)
         if is_configured:
             os.write(handle.err, encode("", **HELLO))
             self._read(node)
@@ -289,15 +311,26 @@ class NodeChecker:
             self._check_message(node.problem(self._plan))
             if not node.problem(self._plan):
                 self._check_message(node.endpoint())
-        if node.code is not None and not 0 <= node.code <= 255:
-            raise Finding(f"the code is {node.code}")
-        if handle.is_stopped and "node1: its agent has sent" not in node.describe_end():
-            raise Finding(f"a node without a reason: {node.describe_end()}")
-        self._check_message(node.describe_end())
         self._check_message(node.describe_missing())
+        handle.code = 137
+        self._check_facts(node)
+        for _ in range(2):
+            self._now += 100.0
+            [*node.update(is_read=True)]
+        if node.state is not AgentState.ENDED:
+            raise Finding("it does not end")
+        self._check_facts(node)
+        if handle.is_stopped and "node1: its agent has sent" not in node.problem(self._plan):
+            raise Finding(f"a node without a reason: {node.facts()}")
+        return handle.is_stopped
+
+    def _check_facts(self, node):
+        facts = node.facts()
+        if facts.code is not None and not 0 <= facts.code <= 255:
+            raise Finding(f"the code is {facts.code}")
+        self._check_message(facts.end)
         if node.round < -1 or node.has_workers not in (True, False):
             raise Finding(f"round {node.round}")
-        return handle.is_stopped
 
     def _read(self, node):
         for fd in node.fds():

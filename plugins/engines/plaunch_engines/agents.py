@@ -103,8 +103,8 @@ class ConnectedNode:
 
     @property
     def name(self) -> str:
-        """The name of the node."""
-        return self._handle.node
+        """The name of the node, which its scheduler may have given."""
+        return printable(self._handle.node, _MAX_SHOWN)
 
     @property
     def address(self) -> str:
@@ -372,12 +372,12 @@ class ConnectedNode:
             return
         match record["kind"]:
             case "hello" if self.state is AgentState.STARTING:
-                self._hello = record
-                self.network.add_hello(record)
+                self._hello = records.printable_record(record)
+                self.network.add_hello(self._hello)
                 self._last_lines.clear()
                 self.state = AgentState.READY
             case "probed":
-                self.network.add_answer(record)
+                self.network.add_answer(records.printable_record(record))
             case "running":
                 self.running, self._round_at = record, self._clock()
             case "workers_ended":

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.texts import printable
 
 from plaunch_engines.kubernetes_manifests import CONTAINER
 
@@ -235,7 +236,7 @@ class Cluster:
         is_of_kubernetes = False
         with contextlib.suppress(ValueError, KeyError, TypeError):
             text, is_of_kubernetes = str(json.loads(text)["message"]), True
-        text = " ".join(text.split())[:_MAX_TEXT]
+        text = printable(" ".join(text.split()), _MAX_TEXT)
         if not status:
             return (
                 f"{self.host} cannot be reached: {_CONNECTION.sub('', text)}; this must work: "

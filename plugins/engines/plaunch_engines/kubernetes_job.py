@@ -84,7 +84,8 @@ class SubmittedJob:
     def run(self) -> int:
         """Create the job, follow it, and return its exit code.
 
-        KeyboardInterrupt deletes the job, and so does an error before its pods run.
+        KeyboardInterrupt deletes the job, unless it is over already; so does an error before its
+        pods run.
 
         Raises:
             StartError: it cannot be created, or its pods cannot start; nothing is left.
@@ -94,7 +95,12 @@ class SubmittedJob:
         try:
             self._begin()
             return self._follow()
-        except (KeyboardInterrupt, StartError, ThreadStartError):
+        except KeyboardInterrupt:
+            code = self._end_at_signal()
+            if code is None:
+                raise
+            return code
+        except (StartError, ThreadStartError):
             if self._may_exist:
                 self._delete()
             raise
@@ -238,7 +244,11 @@ class SubmittedJob:
             self._say_once(warnings[-1], f"{self.title}: {warnings[-1]}")
 
     def _conclude(self, succeeded: bool, why: str) -> int:
-        if not self._logs.finish(_LOGS_WAIT):
+        try:
+            has_all_lines = self._logs.finish(_LOGS_WAIT)
+        except KeyboardInterrupt:  # the job is over, and keeps its result
+            has_all_lines = False
+        if not has_all_lines:
             self._say(f"some lines are missing; see kubectl logs -l {self._selector()}")
         if succeeded:
             return 0
@@ -252,6 +262,23 @@ class SubmittedJob:
         return code
 
     # --- its end ----------------------------------------------------------------------------------
+
+    def _end_at_signal(self) -> int | None:
+        """Delete the job; if it was over before, leave it, and return its exit code."""
+        if not self._may_exist:
+            return None
+        try:
+            job = self._cluster.find(self.name)
+        except KeyboardInterrupt:
+            self._request_deletion()
+            raise
+        except ClusterError:
+            job = None
+        succeeded, why = (None, "") if job is None else end_of_job(job)
+        if succeeded is not None:
+            return self._conclude(succeeded, why)
+        self._delete()
+        return None
 
     def _delete(self) -> None:
         """Delete the job, and wait for its pods to end; their last lines are shown."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import ExitCode
+from plaunch.texts import printable
 
 from plaunch_engines.kubernetes_manifests import CONTAINER
 
@@ -213,4 +214,4 @@ def _condition(status: Manifest, kind: str, value: str) -> str:
 
 def _join(found: Manifest) -> str:
     texts = (found.get("reason"), found.get("message"))
-    return " ".join(": ".join(filter(None, texts)).split())
+    return printable(" ".join(": ".join(filter(None, texts)).split()))

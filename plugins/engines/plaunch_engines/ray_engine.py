@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
 from plaunch.numbers import digits
+from plaunch.texts import printable_output
 
 from plaunch_engines.agent_pipes import AgentPipes
 
@@ -150,7 +151,8 @@ class ClientProcess:
     def _last_line(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "no reason is known")
+        line = next((line for line in reversed(lines) if line.strip()), "no reason is known")
+        return printable_output(line)
 
 
 class RayHandle(AgentPipes):

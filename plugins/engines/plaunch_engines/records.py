@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch import __version__
 from plaunch.numbers import MOST, quote
 from plaunch.rendezvous import JobOutcome
+from plaunch.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ MAX_LINE = 64 << 10  # bytes; a longer line of text is passed on in parts
 # Bytes of a record while others write to the same stream: what one write puts into a pipe (PIPE_BUF
 # of Linux), less room for a message that is written with it.
 MAX_RECORD = 3800
+_MAX_SHOWN = 500  # characters of a text of a record that stands in a message
 _MARK = b"\x1eplaunch "
 MAX_PART = 300  # characters of a text, of which JSON needs up to twelve bytes each
 
@@ -223,6 +225,17 @@ def _is_of_another_version(hello: Mapping[str, Any]) -> bool:
 def _show(value: object) -> str:
     """Return a value of JSON for a message."""
     return "not a single value" if isinstance(value, (dict, list)) else quote(value)
+
+
+def printable_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record whose texts may stand in messages; those of lists, too."""
+    found = dict(record)
+    for name, value in record.items():
+        if isinstance(value, str):
+            found[name] = printable(value, _MAX_SHOWN)
+        elif isinstance(value, list):
+            found[name] = [printable(str(item), _MAX_SHOWN) for item in value]
+    return found
 
 
 def describe_script(folder: str, script: str) -> str:

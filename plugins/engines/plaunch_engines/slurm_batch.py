@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+from plaunch.texts import printable
 
 from plaunch_engines.node_command import check_setup
 from plaunch_engines.options import ENGINE_VARIABLE
@@ -86,6 +87,7 @@ class SlurmBatchEngine:
                 timeout=_SUBMIT_TIMEOUT,
                 check=False,
                 encoding="utf-8",
+                errors="replace",
             )
         except subprocess.TimeoutExpired:
             raise UsageError(
@@ -94,12 +96,12 @@ class SlurmBatchEngine:
             ) from None
         if submitted.returncode != 0:
             path.unlink()
-            lines = submitted.stderr.strip().splitlines()
-            raise UsageError(f"the job was not submitted: {'; '.join(lines)}")
-        job = submitted.stdout.strip().partition(";")[0]
+            why = printable("; ".join(submitted.stderr.strip().splitlines()))
+            raise UsageError(f"the job was not submitted: {why}")
+        job = printable(submitted.stdout.strip().partition(";")[0])
         output = re.search(r"StdOut=(.+)", ask_slurm("scontrol", "show", "job", job))
         show(f"submitted job {job} ({path})")
-        file = output[1] if output else f"slurm-{job}.out"
+        file = printable(output[1]) if output else f"slurm-{job}.out"
         show(f"output: tail -F {shlex.quote(file)}")
         show(f"state: squeue --jobs={job}    end: scancel {job}")
         return 0

@@ -32,7 +32,12 @@ def ask_slurm(*command: str) -> str:
     """Return what a program of Slurm prints; nothing if it fails."""
     try:
         asked = subprocess.run(
-            command, capture_output=True, timeout=_ASK_TIMEOUT, check=False, encoding="utf-8"
+            command,
+            capture_output=True,
+            timeout=_ASK_TIMEOUT,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         return ""

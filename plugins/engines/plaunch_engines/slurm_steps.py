@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli import STDERR
 from plaunch.errors import ExitCode, UsageError
+from plaunch.texts import printable
 
 from plaunch_engines.agent_process import AgentProcess
 from plaunch_engines.slurm_allocation import END
@@ -159,7 +160,7 @@ class SlurmEngine:
         code = self._salloc.poll()
         self._granted += _read(self._salloc.stdout)
         for line in _read(self._salloc.stderr).decode(errors="replace").splitlines():
-            self._show(line.strip())
+            self._show(printable(line.strip()))
         waiting = self._waiting
         if self._granted.endswith(b"\n"):
             self._job, *self._names = self._granted.decode().split()

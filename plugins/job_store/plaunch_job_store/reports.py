@@ -73,7 +73,7 @@ class ReportFilter:
         self._missed = 0
 
     def __call__(self, peer: str, reason: str) -> None:
-        """ServerReport what happened to a connection from `peer`, unless that is known."""
+        """Report what happened to a connection from `peer`, unless that is known."""
         now = self._clock()
         for key, when in list(self._seen.items()):
             if now - when < INTERVAL:

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch.numbers import digits
+from plaunch.numbers import digits, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,11 @@ def expand_hostlist(text: str) -> list[str]:
     colon is an IPv6 address, and stays.
 
     Raises:
-        UsageError: a bracket is not closed or has other text than numbers, or there are more than
-            65536 hosts.
+        UsageError: a bracket is not closed or has other text than numbers, there are more than
+            65536 hosts, or the text has control characters.
     """
+    if not text.isprintable():
+        raise _malformed(text, "has control characters")
     hosts: list[str] = []
     for part in _split(text):
         choices: list[list[str]] = []
@@ -85,4 +87,4 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
 
 
 def _malformed(text: str, what: str) -> UsageError:
-    return UsageError(f"the list of hosts {text!r} {what}; write node[01-03,07],login")
+    return UsageError(f"the list of hosts {quote(text)} {what}; write node[01-03,07],login")

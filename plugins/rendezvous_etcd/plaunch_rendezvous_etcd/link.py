@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.texts import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -273,7 +275,7 @@ class Link:
 def call_error(error: Any) -> CallError:
     """Convert grpc's exception, without its stack and the request."""
     code = getattr(error.code(), "name", str(error.code()))
-    return CallError(code, " ".join(str(error.details() or "").split()))
+    return CallError(code, printable(" ".join(str(error.details() or "").split())))
 
 
 def create_credentials(protocol: Protocol, security: Security) -> Any:
