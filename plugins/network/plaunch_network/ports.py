@@ -17,6 +17,7 @@ from plaunch.errors import UsageError
 from plaunch.process import list_numbers, read_fds, read_name, read_proc
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Iterator
 
 # The states of sockets in /proc/net/tcp.
@@ -179,9 +180,12 @@ def port_owner(port: int) -> str:
     return "" if pid is None else f"pid {pid} ({read_name(pid)})"
 
 
-def is_used_by(name: str, port: int) -> bool:
-    """Whether a process with `name` in its command line listens on TCP `port` of this host."""
-    return any(name.encode() in read_proc(f"{pid}/cmdline") for pid in _find_owners(port))
+def is_used_by(command: re.Pattern[bytes], port: int) -> bool:
+    """Whether a process whose command line matches listens on TCP `port` of this host.
+
+    The words of a command line end with a zero byte each.
+    """
+    return any(command.search(read_proc(f"{pid}/cmdline")) for pid in _find_owners(port))
 
 
 def _find_owners(port: int) -> Iterator[int]:

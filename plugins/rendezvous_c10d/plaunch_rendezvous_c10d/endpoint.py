@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -27,6 +28,9 @@ from plaunch_network import (
 if TYPE_CHECKING:
     from plaunch_membership import RendezvousStore
     from plaunch_network import SocketAddress
+
+# The command lines of processes that host a store: launchers, and the store's own process.
+_LAUNCHERS = re.compile(rb"plaunch_job_store|(?:^|[\0/])(?:plaunch|torchrun|plaunch_torchrun)\0")
 
 _log = logging.getLogger("plaunch")
 
@@ -145,7 +149,7 @@ class StoreEndpoint:
             UsageError: as if this node was told to host the store there.
         """
         owner = port_owner(self._port) if self._here else ""
-        if owner and not is_used_by("plaunch", self._port):
+        if owner and not is_used_by(_LAUNCHERS, self._port):
             raise UsageError(
                 f"the rendezvous store {self.name!r} cannot be used: the port is taken by {owner}, "
                 "which takes connections and does not answer as the store of a job does; end that "
