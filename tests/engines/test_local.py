@@ -180,6 +180,17 @@ def test_the_address_of_the_store_can_be_given(launch):
     job.wait(0)
 
 
+@pytest.mark.parametrize("option", ["--store-host=command", "--local-addr=127.0.0.1"])
+def test_a_job_that_outlives_its_command_cannot_use_its_store(launch, option):
+    pytest.importorskip("yaml")
+    words = ("--on=kubernetes:print", "--kubernetes-image=image", "--nnodes=2")
+    check_refused(
+        launch(*words, option, "worker.py"),
+        f"{option.partition('=')[0]} has no effect with --on=kubernetes:print; leave it out",
+        2,
+    )
+
+
 def test_a_missing_script_starts_nothing(launch):
     job = launch("--on=local:2", "missing.py")
     job.wait(2)
