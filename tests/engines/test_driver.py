@@ -73,9 +73,12 @@ class FakeHandle:
         )
 
     def report(self, **fields):
-        os.write(self.err, encode(self.nonce, **fields))
-        if fields["kind"] == "end":
-            os.write(self.out, encode(self.nonce, kind="end_of_output"))
+        with self._changed:
+            if self.code is not None:  # it was killed meanwhile
+                return
+            os.write(self.err, encode(self.nonce, **fields))
+            if fields["kind"] == "end":
+                os.write(self.out, encode(self.nonce, kind="end_of_output"))
 
     def run(self, round=0, nodes=2, *, is_job_wide=True):
         self.report(

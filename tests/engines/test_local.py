@@ -7,16 +7,18 @@ import shlex
 import shutil
 import signal
 import sys
+from functools import partial
 
 import pytest
 from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
+from plaunch_engines.errors import NodesLostError
 from plaunch_engines.local import LocalEngine
 from plaunch_testing.conformance import EngineConformance
 
-from helpers.engine_commands import QUICK, check_refused
+from helpers.engine_commands import QUICK, EngineCommand, check_refused
 from helpers.nodes import write_whole
-from helpers.processes import is_gone
+from helpers.processes import is_gone, parent_of
 from helpers.waiting import wait_until
 
 SHOW = """
@@ -69,6 +71,37 @@ def test_a_stop_signal_ends_the_job(launch):
     job.wait_for_world(2)
     job.signal(signal.SIGTERM)
     job.wait(128 + signal.SIGTERM)
+    job.check_nothing_left()
+
+
+def test_a_job_under_nohup_survives_the_terminal(launch):
+    job = launch("--on=local:2", "worker.py", by=partial(EngineCommand, prefix=("nohup",)))
+    workers = job.wait_for_world(2)
+    os.killpg(job.process.pid, signal.SIGHUP)  # as the kernel does when the terminal is gone
+    for worker in workers:
+        os.kill(parent_of(worker["pid"]), signal.SIGHUP)
+    write_whole(launch.folder / "exit", 0)
+    job.wait(0)
+    job.check_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, NodesLostError.exit_code)]
+)
+def test_an_end_while_a_worker_still_saves_is_not_a_success(launch, signum, code):
+    """One node has ended with success; without a record of the job, it does not wait for others."""
+    job = launch("--on=local:2", "--rdzv-backend=static", "--exit-barrier-timeout=0", "worker.py")
+    saving, done = job.wait_for_world(2)
+    agent, ended = parent_of(saving["pid"]), parent_of(done["pid"])
+    write_whole(launch.folder / "exit.1.0", 0)
+    wait_until(lambda: is_gone(ended), "the end of the other agent")
+    if signum == signal.SIGKILL:
+        os.kill(agent, signum)
+    else:
+        job.signal(signum)
+    job.wait(code)
+    if signum == signal.SIGKILL:
+        assert f"{saving['node']} is lost: its agent ended with 137" in job.err
     job.check_nothing_left()
 
 
@@ -145,6 +178,17 @@ def test_the_address_of_the_store_can_be_given(launch):
     assert re.search(r"nodes at 127\.0\.0\.2:2\d{4}, hosted by this command; ", job.err), job.err
     write_whole(launch.folder / "exit", 0)
     job.wait(0)
+
+
+@pytest.mark.parametrize("option", ["--store-host=command", "--local-addr=127.0.0.1"])
+def test_a_job_that_outlives_its_command_cannot_use_its_store(launch, option):
+    pytest.importorskip("yaml")
+    words = ("--on=kubernetes:print", "--kubernetes-image=image", "--nnodes=2")
+    check_refused(
+        launch(*words, option, "worker.py"),
+        f"{option.partition('=')[0]} has no effect with --on=kubernetes:print; leave it out",
+        2,
+    )
 
 
 def test_a_missing_script_starts_nothing(launch):

@@ -100,9 +100,8 @@ def test_the_allocation_is_released_after_salloc_was_killed(start, cluster):
     wait_for_nothing_left(cluster, job)
 
 
-def test_agents_end_if_the_host_of_the_command_fails(start, cluster, monkeypatch):
-    monkeypatch.setenv("PLAUNCH_NODE_SILENCE", "7")  # longer than between two heartbeats
-    job = start("--nnodes=3", "worker.py")
+def test_agents_end_if_the_host_of_the_command_fails(start, cluster):
+    job = start("--nnodes=3", "--silence-limit=7", "worker.py")
     job.wait_for_world(3)
     time.sleep(8)  # without heartbeats, they would have ended
     assert len(job.agents()) == 3

@@ -125,7 +125,7 @@ def test_it_waits_for_an_answer_for_some_seconds(offer):
     clock = Clock()
     hosting, nodes = offer(clock), [FakeNode(0), FakeNode(1, is_silent=True)]
     assert not hosting.is_decided(nodes)
-    clock.advance(4.9)
+    clock.advance(9.9)
     assert not hosting.is_decided(nodes)
     clock.advance(0.2)
     assert hosting.is_decided(nodes)

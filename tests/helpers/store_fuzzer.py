@@ -155,9 +155,11 @@ class FrameMaker:
         """Return a key; many are used often."""
         chance = self._choose.random()
         if self.is_greedy:
-            return f"large/{self._choose.randrange(120)}"
-        if chance < 0.8:
+            return f"large/{self._choose.randrange(400)}"
+        if chance < 0.75:
             return f"k{self._choose.randrange(20)}"
+        if chance < 0.8:
+            return f"large/{self._choose.randrange(400)}"
         if chance < 0.98:
             return f"many/{self._choose.randrange(10_000)}"
         return "x" * self._choose.choice((MAX_KEY, MAX_KEY - 1))
@@ -189,8 +191,11 @@ class FrameMaker:
             operations = [self.operation(*_CODES) for _ in range(choose.randrange(2, 12))]
         elif chance < 0.996:
             one = self.operation(*_CODES)
-            if len(one.value) + len(one.expected or b"") > 1000:
-                one = Operation(choose.choice((Code.ADD, Code.GET)), one.key, amount=1)
+            if choose.random() < 0.5:  # of a value that may be large
+                code = choose.choice((Code.ADD, Code.GET, Code.COMPARE_SET))
+                one = Operation(code, f"large/{choose.randrange(400)}", b"v", amount=1)
+            elif len(one.value) + len(one.expected or b"") > 1000:
+                one = Operation(Code.DELETE, one.key)
             operations = [one] * choose.choice((MAX_OPERATIONS, 1000))
         else:
             code = choose.choice((Code.HOLD, Code.SET, Code.GET, Code.DELETE, Code.ADD))
@@ -202,6 +207,16 @@ class FrameMaker:
         return frames.frame(
             MessageKind.REQUEST, frames.u64(number), frames.encode_operations(operations)
         )
+
+    def flood(self, number):
+        """Return many small messages, which are counted as one."""
+        count, key = self._choose.choice((500, 12_000)), f"k{self._choose.randrange(9)}"
+        if self._choose.random() < 0.3:
+            made = [frames.frame(MessageKind.CANCEL, frames.u64(number))] * count
+        else:
+            get = frames.encode_operations([Operation(Code.GET, key)])
+            made = [frames.frame(MessageKind.REQUEST, frames.u64(number), get)] * count
+        return b"".join(made)
 
     def hostile(self):
         """Return bytes that are no request."""
@@ -295,6 +310,9 @@ class Attacker:
     def _packet(self):
         """Return some frames, perhaps without the end of the last one."""
         choose, made = self._choose, []
+        if choose.random() < 0.0005:
+            self.frames += 1
+            return self._maker.flood(self._number)
         for _ in range(choose.choice((1, 1, 1, 2, 5))):
             self._number += 1
             number = self._number
@@ -418,7 +436,7 @@ class JobClient:
         key = f"{self._prefix}{choose.randrange(8)}"
         held = values.get(key)
         new = b"%d" % choose.randrange(1 << 30)
-        action = choose.randrange(6)
+        action = choose.randrange(7)
         if action == 0:
             self._store.set(key, new)
             values[key] = new
@@ -431,9 +449,11 @@ class JobClient:
             values[key] = new
             self._check(found, new)
         elif action == 3:
+            self._check(self._store.compare_set(key, b"another", new), held)
+        elif action == 4:
             self._store.delete(key)
             values.pop(key, None)
-        elif action == 4:
+        elif action == 5:
             found = self._store.wait(key, 0.01)
             self._check(found, held)
         keys = [f"{self._prefix}{number}" for number in range(8)]
@@ -493,6 +513,8 @@ class StoreFuzzer:
         makers = FrameMaker(choose), FrameMaker(choose, is_greedy=True)
         greed = choose.choice((0.02, 0.2))
         authenticator = Authenticator(self._token, "job")
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(0.0002)  # so that the client of the job gets its turn
         job = JobClient(port, self.seed, authenticator)
         attackers, sessions, sent = [], deque(maxlen=20), 0
         while sent < count and not job.error:
@@ -514,6 +536,7 @@ class StoreFuzzer:
         for attacker in attackers:
             attacker.sock.close()
         job.finish()
+        sys.setswitchinterval(interval)
         self.outcomes["frames"] = sent
         self.outcomes["right answers"] = job.operations
         self.statistics["slowest"] = job.slowest

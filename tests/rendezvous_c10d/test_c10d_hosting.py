@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import sys
+import threading
 import time
 
 import pytest
@@ -318,6 +319,24 @@ def test_a_missing_torch_is_reported_with_the_command_to_install_it(monkeypatch)
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):
         prepare_for_two("", store="torch")
     prepare_for_two("localhost:0").release()
+
+
+def test_a_guest_names_the_host_of_a_store_that_is_lost(prepare):
+    """The endpoint may be an address that says nothing to people."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    with (
+        prepare(endpoint, max_nodes=2, is_host=True) as host,
+        prepare(endpoint, max_nodes=2, is_host=False) as guest,
+    ):
+        is_lost = threading.Event()
+        guest.subscribe(is_lost.set)
+        guest.connect().close()
+        host.release()
+        assert is_lost.wait(30)
+        with pytest.raises(RendezvousConnectionError) as caught:
+            guest.connect()
+    hosted = f"hosted by {os.uname().nodename} (pid {os.getpid()}, "
+    assert str(caught.value).startswith(f"rendezvous store '{endpoint}', {hosted}")
 
 
 def test_the_host_says_whom_its_store_has_refused(prepare, caplog, tmp_path):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from plaunch_engines.plan import OfferedStore
 
 MAX_ROUND_TRIP = 0.05  # seconds
-_ANSWER_TIMEOUT = PROBE_TIMEOUT + 3.0  # seconds for an answer of a node
+_ANSWER_TIMEOUT = PROBE_TIMEOUT + 8.0  # seconds for an answer of a node on a busy machine
 _MAX_CANDIDATES = 8
 _MAX_PROBES = 4096  # connections
 _BACKLOG = 4096
