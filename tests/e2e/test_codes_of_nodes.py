@@ -1,6 +1,6 @@
 """One cause has one exit code on all nodes of a job, whichever of them notices it first.
 
-The table in docs/errors.md ("One cause, one code") has the rows of `TABLE`.
+The tests are the rows of the tables in docs/errors.md ("One cause, one code").
 """
 
 from __future__ import annotations
