@@ -51,7 +51,7 @@ BOUND = 180.0  # seconds for the end of a job after its last fault, on a busy ma
 LEFT_BOUND = 60.0  # seconds until nothing is left of a job
 LOOK = 0.01  # seconds between two checks of the ledger
 SSH_HOSTS = 6
-SILENCE = 3.0  # seconds without a sign of the command after which agents end, in these jobs
+SILENCE = 5.0  # seconds without a sign of the command after which agents end, in jobs over ssh
 CONF = "last_call_timeout=1,keep_alive_interval=0.4,keep_alive_max_attempt=8,join_timeout=60"
 MISSING = re.compile(r"output .*(is|may be) missing")
 
@@ -94,7 +94,7 @@ note("last")
 
 # The kinds of faults, and the exit codes of a job that each can explain.
 _LOSS = (111, 113)
-STOPS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP}
+LONG = "suspend command for long"
 
 
 @dataclass
@@ -295,6 +295,8 @@ class Job:
         self.is_graceful = chance.random() < 0.3
         self.load = chance.choice((0, 0, 0, 4))
         self.faults = [self._random_fault() for _ in range(chance.choice((0, 1, 1, 1, 1, 1, 2, 3)))]
+        if any(f.kind == LONG and f.phase in ("begin", "all workers") for f in self.faults):
+            self.work = 2 * SILENCE  # or the job is over before agents miss the command
         self.story: list[str] = []
         self._began = time.monotonic()
         self._reading = threading.Event()
@@ -309,7 +311,7 @@ class Job:
         kinds = [
             *("kill agent", "kill agent", "kill worker", "stop agent", "pause reader"),
             *("command SIGINT", "command SIGTERM", "command SIGHUP", "command thrice"),
-            *("command SIGKILL", "suspend command", "suspend command for long"),
+            *("command SIGKILL", "suspend command", LONG),
         ]
         if isinstance(self.cluster, SshNodes):
             kinds += ["kill connection", "kill connection"]
@@ -319,7 +321,7 @@ class Job:
         fault = Fault(chance.choice(kinds), phase, delay)
         if fault.kind in ("stop agent", "suspend command", "pause reader"):
             fault.length = chance.choice((0.1, 0.5, 1.0))
-        elif fault.kind == "suspend command for long":
+        elif fault.kind == LONG:
             fault.length = 3 * SILENCE
         return fault
 
@@ -364,6 +366,7 @@ class Job:
             f"--rdzv-conf={CONF}",
             "--shutdown-timeout=5",
             "--failure-bundles=none",
+            *([f"--silence-limit={SILENCE:g}"] if isinstance(self.cluster, SshNodes) else []),
             "--no-python",
             *(sys.executable, "-S", "-E", "worker.py"),
             json.dumps([self.lines, self.block, self.work, self.save, self.is_graceful]),
@@ -480,7 +483,7 @@ class Job:
         return _send(pid, signum)
 
     def _suspend(self, fault: Fault, what: str, command: EngineCommand) -> str:
-        if what == "command for long":
+        if fault.kind == LONG:
             fault.codes, fault.nodes = (117,), {"*"}
         pid = _pid_of(command)
         if not pid or not _send(pid, signal.SIGSTOP):

@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import re
 
+import fault_injection.engine_jobs as chaos_jobs
 import pytest
-from fault_injection.engine_jobs import Facts, Fault, judge
+from fault_injection.engine_jobs import CLUSTERS, Facts, Fault, judge
+
+SEEDS = (109, 125, 144, 186)  # each ended with 0 once, although workers had not finished
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", ["local", "ssh"])
+def test_a_job_ends_as_its_workers_did(engine):
+    cluster = CLUSTERS[engine]()
+    try:
+        found = [chaos_jobs.run(cluster, seed) for seed in SEEDS]
+    finally:
+        cluster.close()
+    assert not any(found), "\n".join(found)
+
 
 # --- the judge ------------------------------------------------------------------------------------
 
