@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -11,10 +10,8 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
-from plaunch.process import children_by_parent, read_table
 
 from helpers.nodes import check_refused, check_secrets, of, options
 from helpers.ports import outgoing_connection
@@ -430,22 +427,6 @@ def test_a_connection_that_has_the_port_only_delays_the_host(agents, endpoint):
     agents.until_round(0, *nodes)
     agents.finish(*nodes)
     assert sum("this node hosts the rendezvous store" in node.stderr for node in nodes) == 1
-
-
-@pytest.mark.slow
-def test_without_the_process_of_the_store_all_nodes_end(agents, endpoint):
-    host = agents.start(*options(endpoint, "2", conf=HOSTS))
-    other = agents.start(*options(endpoint, "2", conf=f"refused_timeout=1,{JOINS}"))
-    agents.until_round(0, host, other)
-    children = children_by_parent(read_table())[host.process.pid]
-    (store,) = (
-        pid for pid in children if b"run_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-    os.kill(store, signal.SIGKILL)
-    assert [host.exit_code(), other.exit_code()] == [113, 113]
-    assert f"the process of the rendezvous store (pid {store}), which this node" in host.stderr
-    assert "killed by SIGKILL" in host.stderr
-    assert "refused_timeout=1" in other.stderr
 
 
 @pytest.mark.slow

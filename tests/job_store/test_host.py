@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 
 import pytest
+from plaunch.errors import RendezvousConnectionError
 from plaunch_job_store.authentication import Authenticator
 from plaunch_job_store.client import StoreClient, StoreRefusedError
 from plaunch_job_store.host import StoreProcess
@@ -136,3 +141,106 @@ def test_its_host_gets_the_reports_of_the_server():
         "127.0.0.1",
         "the node has no token, and this job has one; give all nodes the same",
     )
+
+
+# --- a process that dies --------------------------------------------------------------------------
+
+
+class Deaths:
+    """Waits for the deaths that a host reports."""
+
+    def __init__(self):
+        self.seen = queue.SimpleQueue()
+
+    def kill(self, hosted):
+        pid = hosted.pid
+        os.kill(pid, signal.SIGKILL)
+        death = self.seen.get(timeout=60.0)
+        assert (death.pid, death.exit_code) == (pid, -signal.SIGKILL)
+        return death
+
+
+@pytest.fixture
+def deaths():
+    return Deaths()
+
+
+@pytest.fixture
+def mortal(deaths):
+    """A store whose deaths are noted; the clock stands still."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with contextlib.closing(
+        StoreProcess(
+            listener, TOKEN, "jöb", environ={}, values={"k": b"v"},
+            on_death=deaths.seen.put, clock=lambda: 0.0,
+        )
+    ) as hosted:  # fmt: skip
+        yield hosted
+
+
+def test_a_successor_serves_the_same_port_without_the_data(mortal, deaths):
+    client = client_of(mortal)
+    JobStore(client).set("mine", b"x")
+    death = deaths.kill(mortal)
+    assert (death.incarnation, death.is_final) == (1, False)
+    assert mortal.exit_code is None
+    wait_until(lambda: client.is_broken, "the session is refused")
+    with pytest.raises(RendezvousConnectionError, match="all data is lost"):
+        JobStore(client).set("mine", b"y")
+    again = client_of(mortal)
+    assert JobStore(again).multi_get(["k", "mine"]) == [b"v", None]
+    assert (client.incarnation, again.incarnation) == (1, 2)
+    again.close()
+
+
+def test_one_that_keeps_dying_is_not_replaced(mortal, deaths):
+    assert [deaths.kill(mortal).is_final for _ in range(3)] == [False, False, True]
+    assert mortal.final_death.is_final
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", mortal.port))
+    assert "is not replaced again" in mortal.final_death.describe("this node")
+
+
+def test_rare_deaths_do_not_count(deaths):
+    times = itertools.count(0, 60)
+    with contextlib.closing(
+        StoreProcess(
+            socket.create_server(("127.0.0.1", 0)), None, "job", environ={},
+            on_death=deaths.seen.put, clock=lambda: float(next(times)),
+        )
+    ) as hosted:  # fmt: skip
+        assert not any(deaths.kill(hosted).is_final for _ in range(5))
+
+
+def test_a_successor_that_cannot_start_is_tried_again(mortal, deaths, monkeypatch):
+    start, left = subprocess.Popen, iter([1])
+
+    def fail_once(*args, **options):
+        if next(left, 0):
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", fail_once)
+    death = deaths.kill(mortal)
+    assert not death.is_final
+    client = client_of(mortal)
+    assert JobStore(client).multi_get(["k"]) == [b"v"]
+    client.close()
+
+
+def test_a_forked_process_keeps_neither_port_nor_server(mortal):
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    mortal.close()
+    assert mortal.exit_code == 0
+    with socket.create_server(("127.0.0.1", mortal.port)):
+        pass
+    os.write(go[1], b"x")
+    os.waitpid(child, 0)
+    for end in (*ready, *go):
+        os.close(end)

@@ -178,6 +178,7 @@ class Simulation:
         self.min_nodes, self.max_nodes, self.max_restarts = min_nodes, max_nodes, max_restarts
         self.timing = Timing(**{"last_call_timeout": 2.0, "keep_alive_max_attempt": 3, **timing})
         self.restart_policy = None
+        self.has_lost_data = False  # whether the store reports that
         self.repeat = lambda: False  # whether an operation is repeated, as after a lost answer
         self._names = itertools.count()
 
@@ -219,6 +220,7 @@ class Simulation:
             RecordCodec(RUN_ID, settings.get("token")),
             absence_is_loss=self.absence_is_loss,
             hosts_store=lambda: is_host,
+            has_lost_data=lambda: self.has_lost_data,
             clock=lambda: self.now,
             wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )

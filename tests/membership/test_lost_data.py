@@ -9,10 +9,13 @@ import random
 from collections import Counter
 
 import pytest
+from plaunch.rendezvous import JobOutcome
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.state import JobPhase
 from plaunch_membership.transitions import notify
 from plaunch_membership.watcher import WatcherRoutine
+
+from helpers.policies import Policy, restart
 
 from .conftest import Simulation
 
@@ -311,3 +314,145 @@ def test_data_lost_while_a_node_joins_start_no_incarnation_twice():
     job.run(60.0)
     formed = Counter((name, place.round) for node in job.nodes for name, place in node.places)
     assert max(formed.values()) == 1
+
+
+# --- members come back ----------------------------------------------------------------------------
+
+
+def rounds_of(node):
+    return [place.round for _, place in node.places]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_no_round_begins_until_all_members_are_back(simulate, first):
+    """Otherwise the one that takes long to stop its workers would cause another round."""
+    job = simulate(min_nodes=1, max_nodes=3, last_call_timeout=0.0)
+    nodes = [job.add(stop_timeout=60.0) for _ in range(2)]
+    job.settle(*nodes)
+    job.run(5.0)
+    before = nodes[0].place.round
+    nodes[first].is_slow_until = job.now + 40.0
+    job.board.wipe()
+    job.run(35.0)
+    assert [node.place for node in nodes] == [None, None]
+    job.settle(*nodes)
+    job.run(20.0)
+    for node in nodes:
+        assert rounds_of(node)[-1] == before + 1
+        assert rounds_of(node).count(before + 1) == 1
+
+
+def test_a_member_that_does_not_come_back_delays_the_round_as_long_as_a_lost_one(simulate):
+    job = simulate(min_nodes=1, max_nodes=3, last_call_timeout=0.0)
+    nodes = [job.add() for _ in range(2)]
+    job.settle(*nodes)
+    job.run(5.0)
+    job.kill(nodes[1])
+    job.board.wipe()
+    began = job.now
+    job.settle(nodes[0])
+    timing = nodes[0].membership.timing
+    silence = timing.keep_alive_interval * timing.keep_alive_max_attempt
+    assert silence <= job.now - began <= silence + 3.0
+
+
+def test_a_newcomer_does_not_end_the_wait_for_members(simulate):
+    job = simulate(min_nodes=1, max_nodes=3, last_call_timeout=0.0)
+    nodes = [job.add(stop_timeout=60.0) for _ in range(2)]
+    job.settle(*nodes)
+    job.run(5.0)
+    before = nodes[0].place.round
+    for node in nodes:
+        node.is_paused = True
+    job.board.wipe()
+    job.has_lost_data = True
+    late = job.add()
+    job.run(2.0)
+    assert late.place is None
+    for node in nodes:
+        node.is_paused = False
+    job.settle(*nodes, late)
+    assert rounds_of(late) == [before + 1]
+
+
+def test_rounds_and_exclusions_continue(settled):
+    job, nodes = settled(2, min_nodes=1, max_restarts=5)
+    for _ in range(3):
+        fail(job, nodes[0])
+    before = nodes[0].place
+    for _ in range(2):
+        job.board.wipe()
+        job.run(5.0)
+        job.settle(*nodes)
+    assert [node.place.round for node in nodes] == [before.round + 2] * 2
+    assert [node.place.attempt for node in nodes] == [before.attempt] * 2
+    assert nodes[0].state.former_nodes == 0
+
+
+@pytest.mark.parametrize("is_new_leader", [False, True])
+def test_the_history_of_decisions_is_brought_back(simulate, is_new_leader):
+    policy = Policy(restart(reason="one"), restart(reason="two"), restart(reason="three"))
+    job = simulate(min_nodes=2, max_nodes=2)
+    nodes = [job.add(restart_policy=policy) for _ in range(2)]
+    job.settle(*nodes)
+    for _ in range(2):
+        fail(job, nodes[0])
+    former = job.leader
+    other = next(node for node in nodes if node is not former)
+    # The first one to come back leads.
+    last = former if is_new_leader else other
+    last.is_paused = True
+    job.board.wipe()
+    job.run(2.0)
+    last.is_paused = False
+    job.run(2.0)
+    job.settle(*nodes)
+    assert job.leader is not last
+    fail(job, nodes[0])
+    _, history = policy.asked[2]
+    assert [one.decision.reason for one in history] == ["one", "two"]
+
+
+@pytest.mark.parametrize("is_lost_before", [False, True])
+@pytest.mark.parametrize("outcome", ["succeeded", "stopped"])
+def test_a_job_that_is_over_stays_over(settled, outcome, is_lost_before):
+    """A node that has not read the verdict would start it again, or wait for others."""
+    job, (host, other) = settled(2, min_nodes=2)
+    if outcome == "succeeded":
+        other.agent.succeed()
+        job.run(1.0)
+    other.is_paused = True
+    if outcome == "succeeded":
+        host.agent.succeed()
+    else:
+        host.agent.close("it was stopped", JobOutcome.STOPPED)
+    job.run(1.0, lambda: host.verdict is not None)
+    if is_lost_before:
+        job.board.wipe()
+    # It may not read that the other one has left, if a late write brought back a lost state.
+    host.agent.linger(lambda seconds, _: seconds < 10.0)
+    job.run(2.0)
+    if not is_lost_before:
+        job.board.wipe()
+        job.run(2.0)
+    other.is_paused = False
+    job.have_verdict([other])
+    assert other.verdict.outcome == outcome
+    assert other.verdict.node == host.membership.identity.host
+    assert job.run(20.0, lambda: host.has_ended)
+    assert len(other.places) == 1
+
+
+def test_a_node_that_finds_the_verdict_again_is_not_refused(settled):
+    """It looks for the job after another node has brought back how it ended."""
+    job, (host, other) = settled(2, min_nodes=2)
+    host.agent.close("it was stopped", JobOutcome.STOPPED)
+    other.is_paused = True
+    job.run(1.0, lambda: host.verdict is not None)
+    job.board.wipe()
+    host.agent.linger(lambda seconds, _: seconds < 60.0)
+    job.run(5.0)
+    other.is_paused = False
+    job.have_verdict([other])
+    assert not other.membership.news.is_past
+    assert "start a new job" not in str(other.error)

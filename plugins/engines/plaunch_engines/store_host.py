@@ -16,7 +16,7 @@ from plaunch.errors import UsageError
 from plaunch.process import raise_descriptor_limit, without_secrets
 from plaunch.threads import start_thread
 from plaunch_job_store.authentication import Authenticator
-from plaunch_job_store.host import StoreProcess
+from plaunch_job_store.host import ServerDeath, StoreProcess
 from plaunch_job_store.identity import IDENTITY, JOB_OF_HOST, make_identity
 from plaunch_job_store.reports import describe_report
 from plaunch_job_store.server import StoreServer
@@ -74,7 +74,7 @@ class StoreOffer:
         self._candidates: list[OfferedAddress] = []
         self._asked: dict[int, float] = {}  # until when an answer is waited for, by node
         self._process: StoreProcess | None = None
-        self._reports: SimpleQueue[ServerReport] = SimpleQueue()
+        self._reports: SimpleQueue[ServerReport | ServerDeath] = SimpleQueue()
 
     @property
     def pid(self) -> int:
@@ -121,10 +121,15 @@ class StoreOffer:
         return error and f"{node.name} cannot join, as this command hosts the store: {error}"
 
     def take_reports(self) -> list[str]:
-        """Return messages about nodes that the store has refused since the last call."""
+        """Return messages about refused nodes, and deaths of the process, since the last call."""
         found = []
         while not self._reports.empty():
-            found.append(describe_report(self._reports.get(), lambda address: address))
+            report = self._reports.get()
+            found.append(
+                report.describe("this command")
+                if isinstance(report, ServerDeath)
+                else describe_report(report, lambda address: address)
+            )
         return found
 
     def close(self) -> None:
@@ -179,6 +184,7 @@ class StoreOffer:
                     JOB_OF_HOST: self._request.run_id.encode(errors="surrogateescape"),
                 },
                 on_report=self._reports.put,
+                on_death=self._reports.put,
                 linger=_LINGER,
             )
         except OSError as error:

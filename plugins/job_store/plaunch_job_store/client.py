@@ -25,6 +25,7 @@ from plaunch_job_store.frames import (
 )
 from plaunch_job_store.limits import SILENCE_TIMEOUT
 from plaunch_job_store.other_programs import is_tcp_store
+from plaunch_job_store.sessions import incarnation_of
 from plaunch_job_store.store_request import StoreRequest
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ class StoreClient:
     def is_broken(self) -> bool:
         """Whether no request can succeed any more."""
         return self._is_closed or bool(self._problem)
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the server; above 1 if the data of others before it is lost."""
+        return incarnation_of(self.session)
 
     def close(self) -> None:
         """End the session; the keys that it holds remain. May be called twice."""

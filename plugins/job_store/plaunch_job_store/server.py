@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import selectors
 import socket
 import time
@@ -25,6 +24,7 @@ from plaunch_job_store.limits import (
 )
 from plaunch_job_store.reports import describe_error
 from plaunch_job_store.server_greeting import ServerGreeting
+from plaunch_job_store.sessions import SessionLostError, incarnation_of, make_session_id
 from plaunch_job_store.table import Session, StoreTable
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class StoreServer:
         table: the data.
         clock: a monotonic clock, in seconds.
         resume_timeout: see `RESUME_TIMEOUT`.
+        incarnation: the number of servers of this store before this one, and 1. Sessions of the
+            others are refused: what they held is lost.
         report: called with the address of a peer and the reason, a sentence about "the node", when
             a connection is refused, or ended by an error of the server; it returns at once.
     """
@@ -67,6 +69,7 @@ class StoreServer:
         table: StoreTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         resume_timeout: float = RESUME_TIMEOUT,
+        incarnation: int = 1,
         report: Callable[[str, str], None] = lambda peer, reason: None,
     ) -> None:
         listener.setblocking(False)
@@ -77,6 +80,7 @@ class StoreServer:
         self._table = table or StoreTable()
         self._clock = clock
         self._resume_timeout = resume_timeout
+        self._incarnation = incarnation
         self._report = report
         self._selector = selectors.DefaultSelector()
         self._ready: OrderedDict[ClientConnection | Callable[[], None], int] = OrderedDict()
@@ -234,6 +238,8 @@ class StoreServer:
             step(*args)
             if not connection.is_closed:
                 self._settle(connection)
+        except SessionLostError as error:
+            self._refuse(connection, str(error), is_reported=False)
         except ProtocolError as error:
             self._refuse(connection, str(error))
         except EndConnectionError as error:
@@ -267,12 +273,15 @@ class StoreServer:
         self._buffered_bytes += buffered_bytes - connection.counted_bytes
         connection.counted_bytes = buffered_bytes
 
-    def _refuse(self, connection: ClientConnection, reason: str) -> None:
+    def _refuse(
+        self, connection: ClientConnection, reason: str, *, is_reported: bool = True
+    ) -> None:
         """Send the reason, and close the connection once the client has, or soon."""
         if connection.is_refused:  # sending the reason has failed
             self._drop(connection)
             return
-        self._report(connection.peer, reason)
+        if is_reported:
+            self._report(connection.peer, reason)
         self._detach(connection)
         if connection not in self._strangers:
             connection.deadline = self._clock() + GREETING_TIMEOUT
@@ -339,6 +348,12 @@ class StoreServer:
 
     def _welcome(self, connection: ClientConnection) -> None:
         """Give an authenticated connection its session, the former one if that exists."""
+        former = connection.resumes
+        if former and incarnation_of(former) != self._incarnation:
+            raise SessionLostError(
+                "the process of the store that this session was with has ended, and all data is "
+                f"lost; its successor (incarnation {self._incarnation}) serves new sessions"
+            )
         is_full = len(self._connections) >= self._max_connections
         if is_full and connection.resumes not in self._connections:
             raise ProtocolError(f"the store has {self._max_connections} connections, its limit")
@@ -347,7 +362,7 @@ class StoreServer:
         if session is None:
             if len(self._connections) + len(self._detached) >= self._max_connections:
                 self._end_oldest_detached()
-            session = Session(os.urandom(frames.SESSION_SIZE))
+            session = Session(make_session_id(self._incarnation))
             self._table.begin(session)
         del self._strangers[connection]
         connection.session = session

@@ -115,6 +115,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             wake_agent=self._pipe.wake,
             absence_is_loss=self._store.subscribe is not None,
             hosts_store=self._store.hosts_store,
+            has_lost_data=self._store.has_lost_data,
         )
         return JobConnection(membership, self._store, self._bounds, self._port.hold)
 

@@ -88,6 +88,8 @@ class JobLookup:
                 if now != held:
                     continue
             if state.phase is JobPhase.OVER and state.verdict is not None:
+                if self._membership.past:
+                    break  # a node has brought back the verdict of this node's own job
                 if keys.incarnation != self._membership.follows:
                     self._check_verdict(state.verdict)
             elif (
@@ -108,6 +110,33 @@ class JobLookup:
                 )
             yield CompareSet(key, held, self._make_job_record())
         self._membership.enter_job(keys, state, job_record=held, state_record=state_record)
+
+    def restore(self, verdict: RecordedVerdict) -> Routine[None]:
+        """Bring back the verdict of a job that the store has lost, unless another node has.
+
+        A job that is over stays over: nodes that have not read the verdict would start it again.
+        """
+        membership = self._membership
+        key = job_key(membership.identity.run_id)
+        held = yield CompareSet(key, None, self._make_job_record())
+        keys = Keys(membership.identity.run_id, self._decode(key, held).text("incarnation"))
+        state, state_record = yield from self._find_state(keys)
+        membership.part.is_active = False
+        membership.enter_job(keys, state, job_record=held, state_record=state_record)
+        ended = yield from membership.change(
+            lambda state: transitions.end(state, verdict, by=membership.me)
+        )
+        if ended is not None:
+            _log.warning(
+                "the store has lost job %r, which is over; this node has brought back how it ended",
+                membership.identity.run_id,
+            )
+
+    def is_lost(self) -> Routine[bool]:
+        """Whether the store has lost this node's job."""
+        membership = self._membership
+        (held,) = yield MultiGet([job_key(membership.identity.run_id)])
+        return bool(held != membership.job.record)
 
     def _check_verdict(self, verdict: RecordedVerdict) -> None:
         run_id = self._membership.identity.run_id
@@ -257,7 +286,7 @@ class JobLookup:
                 return JobState.from_record(
                     self._membership.codec.decode(key, value), versions - 1
                 ), value
-        first = transitions.first_state(self._membership.me, self._membership.attempt)
+        first = transitions.first_state(self._membership.me, self._membership.memory.attempt)
         key = keys.state(0)
         mine = self._membership.codec.encode(key, first.to_record())
         held = yield CompareSet(key, None, mine)

@@ -58,6 +58,11 @@ class Keys:
         """The prefix of the keys that programs write to the store of a round."""
         return f"{self._prefix}/round/{round_}/store"
 
+    @property
+    def returned(self) -> str:
+        """The log of the nodes that have come back after the store had lost the job."""
+        return f"{self._prefix}/returned"
+
     def restart(self, round_: int) -> str:
         """The restart decision that led to a round, if a failure did."""
         return f"{self._prefix}/restart/{round_}"

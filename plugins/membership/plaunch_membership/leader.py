@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous import world_ranks
 
 from plaunch_membership import transitions
 from plaunch_membership.failures import (
@@ -23,12 +22,13 @@ from plaunch_membership.failures import (
     merge,
     with_early_ends,
 )
-from plaunch_membership.keys import NODES_OF_A_PART
-from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
+from plaunch_membership.operations import Routine, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
+from plaunch_membership.returned import ReturnedNodes
 from plaunch_membership.round_cleanup import RoundCleanup
+from plaunch_membership.round_records import write_round
 from plaunch_membership.state import JobEventKind, JobPhase, JobState, World, describe_departure
 from plaunch_membership.stopping import StoppingNodes
 
@@ -59,6 +59,7 @@ class LeaderRoutine:
         self._cleanup = RoundCleanup(membership)
         self._restarts = RestartDecisions(membership)
         self._stopping = StoppingNodes(membership)
+        self._returned = ReturnedNodes(membership)
         self._formed_at = -math.inf  # when this leader formed the current round
 
     def lead(self) -> Routine[None]:
@@ -69,6 +70,8 @@ class LeaderRoutine:
         """
         while (state := self._leading()) is not None:
             yield from self._update_members(state)
+            if not state.former_nodes:
+                yield from self._restarts.read(state)
             if state.world is not None and self._has_no_survivor():
                 if len(self._peers.missing(self._members)) == len(self._members):
                     yield from self._replace(state)
@@ -148,11 +151,15 @@ class LeaderRoutine:
         membership = self._membership
         identity, timing = membership.identity, membership.timing
         log = membership.log_reader(membership.keys.joined(forming.round))
+        members = dict(self._members)  # of the last round, also of one that the store has lost
         found: dict[int, NodeRecord] = {}
         since: float | None = None
         begins = membership.clock() + forming.pause
         while self._leading(forming) is not None:
-            yield from self._review_excluded()
+            members |= yield from self._returned.read(forming)
+            away = self._returned.time_left(forming, len(members))
+            if not away:  # the others may know decisions of the restart policy
+                yield from self._review_excluded()
             fresh = yield from log.read()
             if log.has_shrunk:
                 with membership.lock:
@@ -167,13 +174,10 @@ class LeaderRoutine:
             nodes = {node.node: node for _, node in sorted(found.items())}
             if fresh:
                 self._peers.watch_also(nodes)
-            excluded = () if membership.state is None else membership.state.excluded
-            out = {*self._peers.missing({*nodes, *self._members})}
-            out |= {name for name, node in nodes.items() if node.host in excluded}
-            out |= {name for name, node in self._members.items() if node.host in excluded}
+            out = self._find_out(nodes, members)
             present = {name: node for name, node in nodes.items() if name not in out}
-            survivors = self._members.keys() - out
-            awaited = [self._members[name].stop_timeout for name in survivors - set(present)]
+            survivors = members.keys() - out
+            awaited = [members[name].stop_timeout for name in survivors - set(present)]
             now = membership.clock()
             if len(present) < identity.min_nodes:
                 since, left = None, timing.keep_alive_interval
@@ -181,62 +185,58 @@ class LeaderRoutine:
                 since = now if since is None else since
                 # Forming it without survivors that may still be stopping their workers would cause
                 # another round at once.
-                is_complete = bool(survivors) or len(present) >= identity.max_nodes
+                is_full = len(present) >= identity.max_nodes
+                is_complete = is_full or (bool(survivors) and not away)
                 last_call = max([timing.last_call_timeout, *awaited])
                 wait = 0.0 if is_complete and not awaited else last_call
                 to_stop = self._stopping.time_left(self._members, nodes)
-                left = max(max(since + wait, begins) - now, to_stop)
+                left = max(max(since + wait, begins) - now, to_stop, 0.0 if is_full else away)
             if left <= 0:
-                ranks = {name: rank for rank, name in enumerate(self._members)}
-                claims = with_claims(list(present.values()), ranks if forming.world else None)
-                placement = place(claims, identity.max_nodes)
-                for refusal in placement.refused:
-                    del found[refusal.node.ticket]
-                    yield from self._refuse(refusal)
-                if len(placement.members) >= identity.min_nodes:
-                    self._stopping.give_up(self._members, forming.round)
-                    yield from self._form(forming, placement.members, log.count)
+                claims = list(present.values())
+                if (yield from self._try_to_form(forming, claims, found, log.count)):
                     return
                 continue
             yield from log.wait(min(left, timing.keep_alive_interval))
 
+    def _find_out(self, nodes: Mapping[str, NodeRecord], members: Mapping[str, Member]) -> set[str]:
+        """Return those that have left or were lost, or whose hosts are excluded."""
+        state = self._membership.state
+        excluded = () if state is None else state.excluded
+        out = {*self._peers.missing({*nodes, *members})}
+        out |= {name for name, node in nodes.items() if node.host in excluded}
+        return out | {name for name, member in members.items() if member.host in excluded}
+
+    def _try_to_form(
+        self,
+        forming: JobState,
+        nodes: Sequence[NodeRecord],
+        found: dict[int, NodeRecord],
+        count: int,
+    ) -> Routine[bool]:
+        """Write the round, unless too few are left without the refused nodes."""
+        identity = self._membership.identity
+        ranks = {name: rank for rank, name in enumerate(self._members)}
+        claims = with_claims(nodes, ranks if forming.world else None)
+        placement = place(claims, identity.max_nodes)
+        for refusal in placement.refused:
+            del found[refusal.node.ticket]
+            yield from self._refuse(refusal)
+        if len(placement.members) < identity.min_nodes:
+            return False
+        self._stopping.give_up(self._members, forming.round)
+        yield from self._form(forming, placement.members, count)
+        return True
+
     def _form(self, forming: JobState, members: Sequence[NodeRecord], count: int) -> Routine[None]:
         """Write a round: one slot for each ticket, the world, and then the state."""
         membership = self._membership
-        keys, round_, term = membership.keys, forming.round, forming.term
-        slots: dict[int, Mapping[str, object]] = {
-            ticket: {"rank": -1} for ticket in range(1, count + 1)
-        }
-        ranks = world_ranks((node.role, node.local_world_size) for node in members)
-        for rank, (node, world_rank) in enumerate(zip(members, ranks, strict=True)):
-            slots[node.ticket] = {
-                "rank": rank,
-                "first": world_rank.first_global,
-                "size": world_rank.world_size,
-                "role_first": world_rank.first_role,
-                "role_size": world_rank.role_world_size,
-            }
-        described = [
-            {"node": node.node, "host": node.host, "stop_timeout": node.stop_timeout}
-            for node in members
-        ]
-        for part, begin in enumerate(range(0, len(members), NODES_OF_A_PART)):
-            key = keys.world(round_, term, part)
-            nodes = described[begin : begin + NODES_OF_A_PART]
-            yield Set(key, membership.codec.encode(key, {"nodes": nodes}))
-        yield MultiSet(
-            {
-                (key := keys.slot(round_, term, ticket)): membership.codec.encode(key, slot)
-                for ticket, slot in slots.items()
-            }
-        )
-        world = World(round_, term, len(members), count, members[0].address, members[0].port)
+        world = yield from write_round(membership, forming, members, count)
         formed = yield from self._change(lambda state: transitions.form(state, world, by=self._me))
         if formed is not None:
             self._formed_at = membership.clock()
             _log.info(
                 "round %d of job %r: %s",
-                round_,
+                world.round,
                 membership.identity.run_id,
                 ", ".join(f"{rank}: {node.host}" for rank, node in enumerate(members[:16]))
                 + (f" and {len(members) - 16} more" if len(members) > 16 else ""),

@@ -23,6 +23,7 @@ from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange
 
 from plaunch_membership import transitions
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
+from plaunch_membership.memory import JobMemory
 from plaunch_membership.node import HAS_STOPPED, Member, NodeRecord
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
 from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
@@ -31,7 +32,7 @@ from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobEventKind, JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from plaunch.rendezvous import NodeSettings
 
@@ -60,6 +61,7 @@ class Membership:
         absence_is_loss: whether the store deletes the heartbeats of processes that are gone, and
             of no others.
         hosts_store: whether this process hosts the store.
+        has_lost_data: whether the store has lost data that it once had, as far as it knows itself.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Membership:
         wake_agent: Callable[[], None] = lambda: None,
         absence_is_loss: bool = False,
         hosts_store: Callable[[], bool] = lambda: False,
+        has_lost_data: Callable[[], bool] = lambda: False,
     ) -> None:
         self.follows = follows
         self._identity = identity
@@ -83,6 +86,7 @@ class Membership:
         self.wall_clock = wall_clock
         self.absence_is_loss = absence_is_loss
         self._hosts_store = hosts_store
+        self.has_lost_data = has_lost_data
         self.rejections = RejectionLog()
         self.lock = threading.Condition(threading.RLock())
         self._wake_routines: Callable[[], None] = lambda: None
@@ -93,9 +97,7 @@ class Membership:
         self.news = AgentNews(self.lock, wake_agent)
         # The listeners for broadcasts by name; called on the watcher's thread.
         self.listeners: dict[str, Callable[[str], None]] = {}
-        # The highest attempt and the excluded hosts of jobs that this node was a member of.
-        self.attempt = 0
-        self.excluded: Mapping[str, str] = {}
+        self.memory = JobMemory()  # of this job, in all of its incarnations
         self.excludes_itself = False  # this node has asked to exclude its host
         self.past: set[str] = set()  # incarnations that this node has left and never re-enters
         self.must_reopen = False  # the store holds another job
@@ -169,11 +171,6 @@ class Membership:
         return NodeExcludedError(
             f"job {self.identity.run_id!r} has excluded node {host}: {state.excluded[host]}"
         )
-
-    def remember(self, state: JobState) -> None:
-        """Remember what must be restored if the store loses the job, as a member of it."""
-        self.attempt = max(self.attempt, state.attempt)
-        self.excluded = state.excluded or self.excluded
 
     def request(self, request: Request, *, is_last: bool = False) -> None:
         """Queue a request for the writer; no request after the last is processed."""

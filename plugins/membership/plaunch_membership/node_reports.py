@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from plaunch_membership.failures import JobFailure
     from plaunch_membership.heartbeat import HeartbeatMonitor
+    from plaunch_membership.job_lookup import JobLookup
     from plaunch_membership.membership import Membership
     from plaunch_membership.shared import Request
 
@@ -26,6 +27,7 @@ _log = logging.getLogger("plaunch")
 _REPORT_TIMEOUT = 0.3  # seconds in which an agent may report failures of its own
 _LINGER_INTERVAL = 1.0  # seconds between two reads of the departures
 _MAX_NAMED = 16  # nodes
+_UNNAMED = "another node, "  # begins the name of a node that is not known any more
 _WARN_AFTER = 2.0  # seconds of waiting before the warning
 
 
@@ -35,10 +37,14 @@ class NodeReports:
     Args:
         membership: this node's membership.
         heartbeat: announces at once that the node leaves.
+        lookup: brings back the verdict if the store has lost it.
     """
 
-    def __init__(self, membership: Membership, heartbeat: HeartbeatMonitor) -> None:
+    def __init__(
+        self, membership: Membership, heartbeat: HeartbeatMonitor, lookup: JobLookup
+    ) -> None:
         self._membership = membership
+        self._lookup = lookup
         self._heartbeat = heartbeat
         self._settled: int | None = None  # the last round whose failures it has reported
         self._settle_at: tuple[int, float] | None = None  # the deadline for the agent's own report
@@ -196,22 +202,32 @@ class NodeReports:
         began = membership.clock()
         has_warned = False
         state = membership.state
-        if state is None or state.phase is not JobPhase.OVER:
+        verdict = membership.news.verdict
+        if state is None or state.phase is not JobPhase.OVER or verdict is None:
             return
-        expected = set((yield from membership.members(state)))
-        for round_ in {state.round, state.next_round}:
-            expected.update((yield from membership.joined_nodes(round_)))
+        if (yield from self._lookup.is_lost()):
+            yield from self._lookup.restore(verdict)
+            # Their names are lost, but not their number.
+            expected = {f"{_UNNAMED}{number}" for number in range(1, membership.memory.nodes)}
+        else:
+            expected = set((yield from membership.members(state)))
+            for round_ in {state.round, state.next_round}:
+                expected.update((yield from membership.joined_nodes(round_)))
         waiting = expected - {membership.me} - set(membership.peers.gone)
         log = membership.log_reader(membership.keys.departures)
         # A request in the queue means that this node must leave at once.
         while waiting and stays(membership.clock() - began, waiting) and not membership.requests:
+            if (yield from self._lookup.is_lost()):
+                yield from self._lookup.restore(verdict)
+                log = membership.log_reader(membership.keys.departures)
             for _, key, value in (yield from log.read()):
                 try:
                     node = membership.codec.decode(key, value).text("node", max_len=MAX_NAME)
                 except RecordError as error:
                     membership.rejections.note("a departure", error)
                 else:
-                    waiting.discard(node)
+                    unnamed = (name for name in waiting if name.startswith(_UNNAMED))
+                    waiting.discard(node if node in waiting else next(unnamed, ""))
             if waiting:
                 if not has_warned and membership.clock() - began >= _WARN_AFTER:
                     has_warned = True

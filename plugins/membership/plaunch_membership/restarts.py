@@ -25,7 +25,7 @@ from plaunch.restarts import (
 )
 
 from plaunch_membership.failures import FailureSummary, merge
-from plaunch_membership.operations import MultiGet, Routine, Set
+from plaunch_membership.operations import MultiGet, MultiSet, Routine, Set
 from plaunch_membership.process_failures import failure_of_node, from_job_failures
 from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON, RecordError
 
@@ -67,7 +67,8 @@ class RestartDecisions:
         self._membership = membership
         self._keys = membership.keys
         self._max_history = max_history
-        self._history: deque[Decided] = deque(maxlen=max_history)
+        self._memory = membership.memory
+        self._history: deque[Decided] = deque(self._memory.health_decisions, maxlen=max_history)
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
@@ -100,6 +101,7 @@ class RestartDecisions:
             decided = Decided(failure, decision)
             if cause is Cause.HEALTH:  # the round continues; the state has the host
                 self._history.append(decided)
+                self._memory.health_decisions.append(decided)
             else:
                 yield from self._write(state.round + 1, decided)
         return decision
@@ -146,20 +148,40 @@ class RestartDecisions:
             rounds = range(low, min(low + _BATCH, last + 1))
             keys = [self._keys.restart(number) for number in rounds]
             values = yield MultiGet(keys)
-            for key, value in zip(keys, values, strict=True):
+            for number, key, value in zip(rounds, keys, values, strict=True):
                 if value is None:
                     continue  # the round did not follow a failure, or the store lost the record
                 try:
-                    self._history.append(_from_record(self._membership.codec.decode(key, value)))
+                    decided = _from_record(self._membership.codec.decode(key, value))
                 except RecordError as error:
                     self._membership.rejections.note("a restart decision", error)
+                else:
+                    self._history.append(decided)
+                    self._memory.decisions[number] = decided
         self._known = max(self._known, last)
 
     def _write(self, round_: int, decided: Decided) -> Routine[None]:
         key = self._keys.restart(round_)
         yield Set(key, self._membership.codec.encode(key, _to_record(decided)))
         self._history.append(decided)
+        self._memory.decisions[round_] = decided
         self._known = round_
+
+    def read(self, state: JobState) -> Routine[None]:
+        """Read the decisions of earlier leaders, so that this node can bring them back."""
+        if self._membership.identity.job.restart_policy is not None:
+            yield from self._read(state.round)
+
+
+def restore_decisions(membership: Membership) -> Routine[None]:
+    """Write the restart decisions that this node knows to a store that has lost them."""
+    keys, codec = membership.keys, membership.codec
+    records = {
+        (key := keys.restart(round_)): codec.encode(key, _to_record(decided))
+        for round_, decided in membership.memory.decisions.items()
+    }
+    if records:
+        yield MultiSet(records)
 
 
 def _to_record(decided: Decided) -> dict[str, object]:

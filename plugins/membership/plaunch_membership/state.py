@@ -147,6 +147,8 @@ class JobState:
         verdict: how the job ended.
         pause: the delay before the next round, in seconds.
         excluded: the excluded hosts, and why.
+        former_nodes: while the first round after the loss of the store's data is formed, the number
+            of nodes that the last one before had; else 0.
     """
 
     version: int
@@ -161,6 +163,7 @@ class JobState:
     verdict: RecordedVerdict | None = None
     pause: float = 0.0
     excluded: Mapping[str, str] = field(default_factory=dict)
+    former_nodes: int = 0
 
     @property
     def next_round(self) -> int:
@@ -198,6 +201,8 @@ class JobState:
         }
         if self.pause:
             record["pause"] = bounded(self.pause)
+        if self.former_nodes:
+            record["former_nodes"] = self.former_nodes
         if self.excluded:
             record["excluded"] = dict(self.excluded)
         if self.world is not None:
@@ -276,6 +281,7 @@ class JobState:
             verdict=verdict,
             pause=max(bounded(record.number("pause", default=0.0)), 0.0),
             excluded=_excluded_in(record),
+            former_nodes=record.integer("former_nodes", low=0, high=MAX_TICKETS, default=0),
         )
 
 

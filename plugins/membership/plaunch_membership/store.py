@@ -123,6 +123,8 @@ class StoreAccess:
         subscribe: registers a function that is called, on any thread, when the store has noticed
             that a node is gone, when this node may have lost its heartbeat, and when this node has
             lost the store. Such a store deletes a heartbeat if its process is gone, and only then.
+        has_lost_data: whether the store that this node is connected to has lost data that it once
+            had. The first round then begins when the former members are back, or count as lost.
     """
 
     connect: Connect
@@ -134,6 +136,7 @@ class StoreAccess:
     open_store: Callable[[str], Store] | None = None
     outlives_job: bool = False
     subscribe: Callable[[Callable[[], None]], None] | None = None
+    has_lost_data: Callable[[], bool] = lambda: False
 
     def hosts_store(self) -> bool:
         """Whether this process hosts the store."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch_membership.failures import FailureSummary
+    from plaunch_membership.memory import JobMemory
     from plaunch_membership.state import World
 
 
@@ -197,7 +198,7 @@ def form(state: JobState, world: World, *, by: str) -> JobState | None:
     ):
         return None
     event = JobEvent(JobEventKind.FORMED, node=by, by=by)
-    return _follow(state, event, phase=JobPhase.RUNNING, world=world, pause=0.0)
+    return _follow(state, event, phase=JobPhase.RUNNING, world=world, pause=0.0, former_nodes=0)
 
 
 def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | None:
@@ -207,27 +208,24 @@ def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | No
     return _follow(state, JobEvent(JobEventKind.REFUSED, node=node, reason=reason, by=by))
 
 
-def recall(
-    state: JobState, attempt: int, excluded: Mapping[str, str], *, by: str
-) -> JobState | None:
+def recall(state: JobState, memory: JobMemory, *, by: str) -> JobState | None:
     """Restore what a node knows from before the store lost the job.
 
     Args:
         state: the state of the job that has started again.
-        attempt: the number of restarts that were used.
-        excluded: the excluded hosts, and why.
+        memory: what the node knows.
         by: the node.
     """
-    is_known = state.attempt >= attempt and state.excluded.keys() >= excluded.keys()
-    if state.has_ended or is_known:
+    new = replace(state, attempt=max(state.attempt, memory.attempt))
+    if not state.excluded.keys() >= memory.excluded.keys():
+        new = replace(new, excluded=exclude(state, memory.excluded))
+    is_later = memory.round >= state.round or not state.former_nodes
+    if state.phase is JobPhase.FORMING and memory.is_of_former_member(state) and is_later:
+        new = replace(new, round=memory.round + 1, former_nodes=memory.nodes)
+    if state.has_ended or new == state:
         return None
-    reason = f"attempt {attempt} was reached before the store lost the job"
-    return _follow(
-        state,
-        JobEvent(JobEventKind.RECALLED, node=by, reason=reason, by=by),
-        attempt=max(state.attempt, attempt),
-        excluded=exclude(state, excluded),
-    )
+    reason = f"the store has lost the job, in round {memory.round} and attempt {memory.attempt}"
+    return _follow(new, JobEvent(JobEventKind.RECALLED, node=by, reason=reason, by=by))
 
 
 def notify(state: JobState, node: str, signum: int) -> JobState | None:

@@ -109,7 +109,7 @@ class WatcherRoutine:
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
-                membership.remember(state)
+                membership.memory.note(state, membership.part.place)
                 if membership.part.is_active:
                     self._notify_agent(state)
                 elif state.event.kind is JobEventKind.LOST:
@@ -137,7 +137,7 @@ class WatcherRoutine:
             master_port=world.master_port,
             reason=state.reason,
         )
-        membership.remember(state)
+        membership.memory.note(state, membership.part.place)
         membership.news.take()  # changes of the last round
         part.wants_round = part.has_succeeded = False
         part.succeeded = {}

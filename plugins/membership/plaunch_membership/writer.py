@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from plaunch.durations import bounded
+
 from plaunch_membership import transitions
 from plaunch_membership.heartbeat import HeartbeatMonitor
 from plaunch_membership.keys import entry, tickets
 from plaunch_membership.node import NodeRecord
 from plaunch_membership.node_reports import NodeReports
 from plaunch_membership.operations import Add, Routine, Set, Sleep
+from plaunch_membership.restarts import restore_decisions
 from plaunch_membership.scale_up import ScaleUpRequest
 from plaunch_membership.state import JobPhase
 
@@ -42,7 +45,7 @@ class WriterRoutine:
         self._lookup = lookup
         self._hold_port = hold_port
         self._heartbeat = HeartbeatMonitor(membership)
-        self.reports = NodeReports(membership, self._heartbeat)
+        self.reports = NodeReports(membership, self._heartbeat, lookup)
         self.scale_up = ScaleUpRequest(membership, self._heartbeat)
         self._offered = -1  # the version of the state in which it last offered to lead
         self._waits_since: int | None = None  # its last round when it was logged that it waits
@@ -63,8 +66,8 @@ class WriterRoutine:
             self.reports.reset()
             self.scale_up.reset()
             self._offered = -1
+            yield from self._heartbeat.beat()  # first: the leader watches nodes that have returned
             yield from self._recall()
-            yield from self._heartbeat.beat()
             opened()
             if (yield from self._serve()):
                 return
@@ -72,10 +75,22 @@ class WriterRoutine:
 
     def _recall(self) -> Routine[None]:
         """Restore what this node knew in a job that has started again without it."""
-        membership = self._membership
-        attempt, excluded = membership.attempt, membership.excluded
+        membership, memory = self._membership, self._membership.memory
+        state = membership.state
+        if state is not None and not state.has_ended and memory.is_of_former_member(state):
+            yield from restore_decisions(membership)
+            log = membership.keys.returned
+            ticket = yield Add(tickets(log))
+            record = {
+                "node": membership.me,
+                "host": membership.identity.host,
+                "round": memory.round,
+                "stop_timeout": bounded(membership.identity.settings.stop_timeout),
+            }
+            key = entry(log, ticket)
+            yield Set(key, membership.codec.encode(key, record))
         yield from membership.change(
-            lambda state: transitions.recall(state, attempt, excluded, by=membership.me)
+            lambda state: transitions.recall(state, memory, by=membership.me)
         )
 
     def _serve(self) -> Routine[bool]:

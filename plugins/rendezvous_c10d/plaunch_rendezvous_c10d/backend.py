@@ -233,6 +233,7 @@ def _on_network(
             place.name,
             open_store=joined.open_store,
             subscribe=joined.subscribe,
+            has_lost_data=joined.has_lost_data,
         )
 
     def check(hosted: HostedRendezvousStore) -> None:
@@ -271,6 +272,7 @@ def _on_network(
         has_guests=election.has_guests,
         open_store=election.open_store,
         subscribe=election.subscribe,
+        has_lost_data=election.has_lost_data,
     )
 
 

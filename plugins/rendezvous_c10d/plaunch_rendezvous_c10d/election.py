@@ -110,8 +110,15 @@ class HostElection:
 
     def open_store(self, prefix: str) -> Store:
         """Open torch's store under a prefix, for programs."""
-        hosted = self._hosted
-        return (self._joined if hosted is None else hosted.connector).open_store(prefix)
+        return self._connector.open_store(prefix)
+
+    def has_lost_data(self) -> bool:
+        """Whether the store has lost data that it once had."""
+        return self._connector.has_lost_data()
+
+    @property
+    def _connector(self) -> StoreConnector:
+        return self._joined if self._hosted is None else self._hosted.connector
 
     def close(self) -> None:
         """Stop hosting the store, and close the connections. May be called twice."""

@@ -50,6 +50,9 @@ class StoreConnector(Protocol):
     def open_store(self, prefix: str) -> Store:
         """Open torch's store under a prefix, for programs."""
 
+    def has_lost_data(self) -> bool:
+        """See `StoreAccess.has_lost_data`."""
+
     def close(self) -> None:
         """Release what the connections share."""
 

@@ -11,8 +11,8 @@ import resource
 import threading
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import RendezvousConnectionError, RendezvousError
-from plaunch.process import describe_exit, without_secrets
+from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
+from plaunch.process import without_secrets
 from plaunch_job_store.client import StoreClient, StoreSilentError
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
 from plaunch_job_store.identity import IDENTITY, JOB_OF_HOST, make_identity
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous import Store
     from plaunch_job_store.authentication import Authenticator
+    from plaunch_job_store.host import ServerDeath
     from plaunch_job_store.reports import ServerReport
 
 _log = logging.getLogger("plaunch")
+
+_HOST = "this node"
 
 
 class JobStoreConnector:
@@ -102,6 +105,11 @@ class JobStoreConnector:
             client.close()
         return client
 
+    def has_lost_data(self) -> bool:
+        """Whether the server is the successor of one whose data is lost."""
+        client = self._client
+        return client is not None and client.incarnation > 1
+
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` when a node has lost the store; see `StoreAccess.subscribe`."""
         self._listeners.append(listener)
@@ -130,11 +138,17 @@ class JobStoreConnector:
             listener()
 
 
+class StoreHostLostError(RendezvousError):
+    """The process of the store that this node hosts has ended too often."""
+
+    exit_code = ExitCode.CONTROL_PLANE_LOST
+
+
 class HostedJobStore:
     """The store of a job in a process of its own, until `close`.
 
     Args:
-        listener: the listening socket to serve; it is closed here.
+        listener: the listening socket to serve; it belongs to this object from now on.
         token: the job's token, if it has one.
         authenticator: proves that this node knows it.
         run_id: the id of the job.
@@ -167,6 +181,7 @@ class HostedJobStore:
                 environ=without_secrets(os.environ),
                 values=values,
                 on_report=_log_report,
+                on_death=self._log_death,
             )
         except OSError as error:
             raise RendezvousConnectionError(
@@ -184,14 +199,16 @@ class HostedJobStore:
             return False  # no other process is connected to a store that has ended
 
     def _check(self) -> None:
-        """Raise an error if the process has ended: what it held is lost."""
-        code = self._process.exit_code
-        if code is not None:
-            raise RendezvousError(
-                f"the process of the rendezvous store (pid {self._process.pid}), which this node "
-                f"hosts, has ended ({describe_exit(code)}); with it the state of the job is "
-                "lost. Start the job again"
-            )
+        """Raise an error if the process has ended, and is not replaced any more."""
+        death = self._process.final_death
+        if death is not None:
+            raise StoreHostLostError(f"{death.describe(_HOST)}. Start the job again")
+
+    def _log_death(self, death: ServerDeath) -> None:
+        if death.is_final:
+            _log.error("%s", death.describe(_HOST))
+        else:
+            _log.warning("%s", death.describe(_HOST))
 
     def close(self) -> None:
         """Stop the server; waiting clients get an error. May be called twice."""

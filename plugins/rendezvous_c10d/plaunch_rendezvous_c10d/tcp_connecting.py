@@ -107,6 +107,10 @@ class TcpStoreConnector:
         store: Store = load_distributed().PrefixStore(prefix, client)
         return store
 
+    def has_lost_data(self) -> bool:
+        """False: the store ends with the process that hosts it."""
+        return False
+
     def close(self) -> None:
         """Nothing: each connection belongs to its user."""
 
