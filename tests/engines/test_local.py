@@ -163,6 +163,17 @@ def test_the_store_of_a_stopped_command_goes_on(launch):
     assert len(job.wait_for_world(2, 1)) == 2
 
 
+def test_a_job_survives_the_death_of_the_process_of_its_store(launch):
+    job = launch("--on=local:2", "--max-restarts=3", QUICK, "worker.py")
+    job.wait_for_world(2)
+    [server] = [pid for pid, title in job.processes().items() if "run_server" in title[-1]]
+    os.kill(server, signal.SIGKILL)
+    job.wait_for("which this command hosts, has ended .*; its successor has started")
+    write_whole(launch.folder / "exit", 0)
+    job.wait(0)
+    assert len([w for w in job.workers() if w["RANK"] == "0"]) <= 2  # at most one more round
+
+
 def test_the_first_node_hosts_the_store_if_that_is_requested(launch):
     job = launch("--on=local:2", "--store-host=node", "worker.py")
     job.wait_for_world(2)
