@@ -123,11 +123,12 @@ class StoreThreads:
         """Return the error for a store that cannot be reached.
 
         If one of the nodes hosts it and no round was formed yet, the nodes have not met. So this
-        node ends as the host does, which misses this node.
+        node ends as the host does, which misses this node. If the store has lost its data before,
+        the store is the cause, not a missing node.
         """
         state = self._membership.state
         have_met = state is not None and state.world is not None
-        if self._outlives_job or have_met:
+        if self._outlives_job or have_met or self._membership.has_lost_data():
             return RendezvousConnectionError(text)
         return RendezvousTimeoutError(f"no round was formed: {text}")
 
