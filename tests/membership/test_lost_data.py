@@ -342,6 +342,23 @@ def test_no_round_begins_until_all_members_are_back(simulate, first):
         assert rounds_of(node).count(before + 1) == 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_round_begins_as_soon_as_all_are_back(seed):
+    """The leader waits for nothing of the time before it was known that the job was lost."""
+    order = random.Random(seed)
+    job = Simulation(
+        order.randrange, min_nodes=2, max_nodes=2, absence_is_loss=True, keep_alive_interval=50.0
+    )
+    nodes = [job.add() for _ in range(2)]
+    job.settle(*nodes)
+    job.board.wipe()
+    for node in nodes:  # as their clients do when the store ends
+        node.writer.is_beat_due = True
+        node.nudge()
+    job.run(0.1)
+    job.settle(*nodes, seconds=10.0)
+
+
 def test_a_member_that_does_not_come_back_delays_the_round_as_long_as_a_lost_one(simulate):
     job = simulate(min_nodes=1, max_nodes=3, last_call_timeout=0.0)
     nodes = [job.add() for _ in range(2)]

@@ -286,7 +286,7 @@ class JobLookup:
                 return JobState.from_record(
                     self._membership.codec.decode(key, value), versions - 1
                 ), value
-        first = transitions.first_state(self._membership.me, self._membership.memory.attempt)
+        first = transitions.first_state(self._membership.me, self._membership.memory)
         key = keys.state(0)
         mine = self._membership.codec.encode(key, first.to_record())
         held = yield CompareSet(key, None, mine)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from plaunch_membership.state import World
 
 
-def first_state(node: str, attempt: int = 0) -> JobState:
-    """Return the first state of a job that this node starts."""
-    return JobState(
-        0, JobPhase.FORMING, 0, attempt, node, 0, JobEvent(JobEventKind.CREATED, node=node, by=node)
-    )
+def first_state(node: str, memory: JobMemory | None = None) -> JobState:
+    """Return the first state of a job that this node starts, with what it remembers of it."""
+    event = JobEvent(JobEventKind.CREATED, node=node, by=node)
+    state = JobState(0, JobPhase.FORMING, 0, 0, node, 0, event)
+    return state if memory is None else _with_memory(state, memory)
 
 
 def lead(state: JobState, node: str, gone: str, reason: str) -> JobState | None:
@@ -216,16 +216,21 @@ def recall(state: JobState, memory: JobMemory, *, by: str) -> JobState | None:
         memory: what the node knows.
         by: the node.
     """
+    new = _with_memory(state, memory)
+    if state.has_ended or new == state:
+        return None
+    reason = f"the store has lost the job, in round {memory.round} and attempt {memory.attempt}"
+    return _follow(new, JobEvent(JobEventKind.RECALLED, node=by, reason=reason, by=by))
+
+
+def _with_memory(state: JobState, memory: JobMemory) -> JobState:
     new = replace(state, attempt=max(state.attempt, memory.attempt))
     if not state.excluded.keys() >= memory.excluded.keys():
         new = replace(new, excluded=exclude(state, memory.excluded))
     is_later = memory.round >= state.round or not state.former_nodes
     if state.phase is JobPhase.FORMING and memory.is_of_former_member(state) and is_later:
         new = replace(new, round=memory.round + 1, former_nodes=memory.nodes)
-    if state.has_ended or new == state:
-        return None
-    reason = f"the store has lost the job, in round {memory.round} and attempt {memory.attempt}"
-    return _follow(new, JobEvent(JobEventKind.RECALLED, node=by, reason=reason, by=by))
+    return new
 
 
 def notify(state: JobState, node: str, signum: int) -> JobState | None:
