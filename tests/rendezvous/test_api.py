@@ -83,7 +83,17 @@ def test_a_bad_value_is_named_with_its_option_and_backend(getter, value, word):
         getattr(params(x=value), getter)("x")
 
 
-def test_unknown_options_are_refused_with_the_closest_match():
+def test_unknown_options_are_ignored_with_a_warning(caplog):
+    """They stand in public command lines for torchrun, which ignores them."""
+    given = params(rdzv_backend="c10d", rdzv_endpoint="node0:29500", use_libuv="0", is_host="1")
+    given.refuse_unknown(frozenset({"join_timeout", "is_host", "store_type"}))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"rendezvous backend 'c10d' has no option {key!r} (--rdzv-conf); it is ignored"
+        for key in ("rdzv_backend", "rdzv_endpoint", "use_libuv")
+    ]
+
+
+def test_misspelt_options_are_refused_with_the_closest_match():
     known = frozenset({"join_timeout", "is_host"})
     params(join_timeout="5").refuse_unknown(known)
     with pytest.raises(UsageError, match=r"no option 'join_timeot'.*did you mean 'join_timeout'"):
@@ -98,8 +108,11 @@ def test_options_of_other_backends_get_a_warning(caplog):
 def test_a_key_of_another_backend_of_torchrun_is_a_warning(caplog):
     given = params(is_host=True, store_type="file", protocol="https", rank=1, mine=2)
     given.refuse_unknown(frozenset({"mine"}))
-    warned = [record.args[1] for record in caplog.records]
-    assert warned == ["is_host", "protocol", "rank", "store_type"]
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == [
+        f"rendezvous backend 'c10d' does not need option {key!r}; it is ignored"
+        for key in ("is_host", "protocol", "rank", "store_type")
+    ]
 
 
 def test_the_fields_of_rendezvous_info():

@@ -301,26 +301,30 @@ class RendezvousParameters(Record):
         return default if value is None else duration.read(str(value), name)
 
     def refuse_unknown(self, known: frozenset[str], ignored: frozenset[str] = frozenset()) -> None:
-        """Refuse options outside `known`, naming the closest match.
+        """Refuse options that resemble a `known` one, and warn of others that are not known.
 
-        Options of torchrun's backends that this one does not need get a warning instead, and so do
-        those in `ignored`.
+        torchrun ignores what its backends do not know, and command lines in use have such options.
+
+        Args:
+            known: the options of the backend.
+            ignored: options without an effect, which are not refused although they may resemble a
+                known one. Those of torchrun's backends are among them.
 
         Raises:
-            UsageError: an option is neither known nor ignored.
+            UsageError: an option is probably a misspelt one; the message names that.
         """
         for key in sorted(self.config):
             if key in known:
                 continue
             if key in ignored or key in TORCHRUN_OPTIONS:
-                _warn_ignored(self.backend, key)
+                _warn_ignored(f"rendezvous backend {self.backend!r} does not need option {key!r}")
                 continue
-            from plaunch._names import suggest  # errors only
+            from plaunch._names import closest, suggest  # rare
 
-            raise UsageError(
-                f"rendezvous backend {self.backend!r} has no option {key!r} (--rdzv-conf)"
-                f"{suggest(key, known)}"
-            )
+            text = f"rendezvous backend {self.backend!r} has no option {key!r} (--rdzv-conf)"
+            if closest(key, known) is not None:
+                raise UsageError(f"{text}{suggest(key, known)}")
+            _warn_ignored(text)
 
     def _not(self, what: str, key: str, value: object) -> UsageError:
         return UsageError(
@@ -329,12 +333,10 @@ class RendezvousParameters(Record):
         )
 
 
-def _warn_ignored(backend: str, key: str) -> None:
+def _warn_ignored(text: str) -> None:
     import logging  # a warning is rare
 
-    logging.getLogger("plaunch").warning(
-        "rendezvous backend %r does not need option %r; it is ignored", backend, key
-    )
+    logging.getLogger("plaunch").warning("%s; it is ignored", text)
 
 
 TOKEN_OPTION = "token_file"  # noqa: S105 - the name of an option
