@@ -1,11 +1,15 @@
 """The program on each node: an agent, and what it reports."""
 
+import contextlib
 import json
 import os
 import sys
+import threading
+from functools import partial
 
 import pytest
 from plaunch_engines.agent_process import AgentProcess
+from plaunch_engines.node import Reporter
 from plaunch_engines.records import InvalidRecord, Records
 
 from helpers.waiting import wait_until
@@ -85,6 +89,27 @@ def test_each_stream_ends_with_a_record_after_all_output(run):
     assert kinds == ["hello", "running", "workers_ended", "end"]
     assert (err[-1]["kind"], err[-1]["code"]) == ("end", 0)
     assert b"careful" in b"".join(piece for piece in err if isinstance(piece, bytes))
+
+
+def test_the_end_of_the_output_is_marked_although_a_worker_has_made_it_non_blocking():
+    """It has the same pipe, which may be full at the end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    finish = partial(Reporter(NONCE, writer).finish, 0, has_succeeded=True, verdict="")
+    thread = threading.Thread(target=finish)
+    thread.start()
+    wait_until(lambda: os.get_blocking(writer), "the last write")
+    splitter = Records()
+    splitter.expect(NONCE)
+    found = []
+    while {"kind": "end_of_output"} not in found:
+        found += splitter.feed(os.read(reader, 1 << 16))
+    thread.join()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_workers_do_not_get_the_nonce(run, tmp_path):

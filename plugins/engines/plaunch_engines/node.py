@@ -162,6 +162,7 @@ class Reporter:
 
         self.report("end", code=code, has_succeeded=has_succeeded, verdict=verdict)
         STDERR.finish(threading.TIMEOUT_MAX)
+        os.set_blocking(self._stdout, True)  # a worker may have changed that
         with contextlib.suppress(OSError):  # the command has ended
             os.write(self._stdout, records.encode(self._nonce, kind="end_of_output"))
 
