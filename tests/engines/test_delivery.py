@@ -116,3 +116,25 @@ def test_after_a_signal_a_reader_that_takes_nothing_is_not_waited_for(ends):
         clock=SteppingClock(0.3),
     )  # fmt: skip
     assert "its reader has not taken it" in said[-1][0]
+
+
+def test_after_a_stop_a_reader_that_had_nothing_to_take_gets_all(ends):
+    """The output was silent for longer than the limit, and the last lines come at the end."""
+    reader, writer, signals, _ = ends
+    output = MergedOutput(lambda text, level: text, stdout=writer, clock=lambda: 0.0)
+    times = iter([100.0, 100.2, 100.4])
+    read = []
+
+    def clock():
+        """Let the reader begin after the second look."""
+        now = next(times, 100.4)
+        while now > 100.2 and sum(map(len, read)) < 5000 * len(BLOCK):
+            read.append(os.read(reader, 1 << 20))
+        return now
+
+    output.write(STDOUT, "", BLOCK * 5000)
+    deliver(
+        output, signals, {signal.SIGINT}, lambda *words: None, is_stopped=True, clock=clock
+    )  # fmt: skip
+    assert b"".join(read) == BLOCK * 5000
+    assert output.is_written()

@@ -49,6 +49,7 @@ def deliver(
     poller.register(signals, select.POLLIN)
     poller.register(output.fileno(), select.POLLIN)
     stalled = _STALLED if is_stopped else math.inf
+    began = clock()  # the reader may have had nothing to take before
     received = 0  # stop signals
     while received < 2 and not output.is_written():
         for fd, _ in poller.poll(milliseconds(_INTERVAL)):
@@ -57,7 +58,7 @@ def deliver(
         output.is_full()  # empties its descriptor
         if received:
             stalled = _STALLED_AFTER_SIGNAL
-        if clock() - output.progressed_at >= stalled:
+        if clock() - max(output.progressed_at, began) >= stalled:
             break
         if clock() >= notice_at:
             notice_at = math.inf
