@@ -254,6 +254,10 @@ def test_a_missing_script_starts_nothing(launch):
             "--local-addr has no effect with --store-host=node",
         ),
         (
+            ["--on=local:2", "--local-addr=0.0.0.0"],
+            "--local-addr=0.0.0.0 is not a numeric address of this machine",
+        ),
+        (
             ["--on=local:2", "--local-addr=192.0.2.77"],
             "--local-addr=192.0.2.77 is not a numeric address of this machine",
         ),

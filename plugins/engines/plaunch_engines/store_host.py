@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from ipaddress import ip_address
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -284,7 +285,8 @@ def _find_routes(addresses: Iterable[str]) -> list[str]:
 
 
 def is_own_numeric(address: str) -> bool:
-    """Whether text is a numeric address of this machine."""
+    """Whether text is a numeric address of this machine, and of it alone."""
     return any(
-        is_own_address(SocketAddress(family, (host, 0))) for family, host in numeric_place(address)
+        is_own_address(SocketAddress(family, (host, 0))) and not ip_address(host).is_unspecified
+        for family, host in numeric_place(address)
     )
