@@ -94,7 +94,7 @@ class FakeHandle:
     def receive(self):
         """Return the next message; None if the agent is stopped."""
         with self._changed:
-            self._changed.wait_for(lambda: self.received or self.is_stopped, 20)
+            self._changed.wait_for(lambda: self.received or self.is_stopped, 60)
             message = self.received.pop(0) if self.received else None
         if message and "nonce" in message:
             self.nonce = message.pop("nonce")
@@ -116,7 +116,7 @@ class FakeHandle:
             self._changed.notify_all()
 
     def close(self):
-        self._thread.join(20)
+        self._thread.join(60)
         for fd in (self.stdout, self.stderr):
             os.close(fd)
 
@@ -163,7 +163,7 @@ class FakeOutput:
     def wait_for(self, begin):
         with self._changed:
             assert self._changed.wait_for(
-                lambda: any(text.startswith(begin) for text in self.messages), 20
+                lambda: any(text.startswith(begin) for text in self.messages), 60
             ), self.messages
 
     def show(self, status):
@@ -177,6 +177,21 @@ class FakeOutput:
 
     def losses(self):
         return []
+
+
+class CountingOutput(FakeOutput):
+    """Counts the turns of the driver, each of which shows the status."""
+
+    shown = 0
+
+    def show(self, status):
+        self.shown += 1
+
+
+def wait_for_turn(output):
+    """Wait until the driver has begun another turn, and ended it."""
+    turn = output.shown
+    wait_until(lambda: output.shown > turn + 1, "the next turn")
 
 
 def plan(count, **fields):
@@ -193,7 +208,7 @@ def plan(count, **fields):
             "script_content": "9 bytes",
             "folder": "/work",
             "env": {"A": "1"},
-            "start_timeout": 5.0,
+            "start_timeout": 60.0,
             **fields,
         }
     )
@@ -323,6 +338,24 @@ def test_the_first_failure_is_reported_once():
     assert output.messages[1:] == ["exit 3"]
 
 
+def test_the_report_of_a_failure_follows_all_output():
+    """Messages, and the lines behind them, are held back to merge those of several nodes."""
+
+    class OrderedOutput(FakeOutput):
+        def write(self, fd, node, line):
+            self.messages += line.decode().splitlines()
+
+    def writing(handle):
+        handle.hello()
+        handle.receive()
+        os.write(handle.err, b"plaunch: stopping\nthe last line\n")
+        handle.end(3)
+        return 3
+
+    _, output = drive(FakeEngine(writing, failing(3)), plan(2), OrderedOutput())
+    assert output.messages[1:] == ["plaunch: stopping", "the last line", "exit 3"]
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -404,10 +437,8 @@ def test_a_problem_is_reported_although_other_nodes_still_start():
     def refused(handle):
         return 255
 
-    began = time.monotonic()
     with pytest.raises(StartError, match="nothing was started: node0"):
-        drive(FakeEngine(refused, slow), plan(2, start_timeout=60.0))
-    assert time.monotonic() - began < 30
+        drive(FakeEngine(refused, slow), plan(2, start_timeout=math.inf))
 
 
 def test_an_agent_that_says_nothing_is_named_after_the_limit():
@@ -417,9 +448,9 @@ def test_an_agent_that_says_nothing_is_named_after_the_limit():
         return 0
 
     with pytest.raises(
-        StartError, match=r"node1: no agent has reported within 0\.3 s \(--start-limit\): Pass"
+        StartError, match=r"node0: no agent has reported within 2 s \(--start-limit\): Pass"
     ):
-        drive(FakeEngine(succeeding, silent), plan(2, start_timeout=0.3))
+        drive(FakeEngine(silent), plan(1, start_timeout=2.0))
 
 
 def lost(handle):
@@ -453,7 +484,7 @@ def test_a_lost_node_is_replaced():
     def survivor(handle):
         handle.hello()
         handle.receive()
-        assert is_replaced.wait(20)
+        assert is_replaced.wait(60)
         handle.end(0, "succeeded")
         return 0
 
@@ -491,11 +522,13 @@ def test_enough_nodes_continue_without_a_replacement():
     def survivor(handle):
         handle.hello()
         handle.receive()
-        time.sleep(0.5)
+        output.wait_for("node1 is not replaced")
+        output.wait_for("the end of the workers' output may be missing")
         handle.end(0, "succeeded")
         return 0
 
-    code, output = drive(FakeEngine(survivor, lost), plan(2, min_nodes=1))
+    output = FakeOutput()
+    code, _ = drive(FakeEngine(survivor, lost), plan(2, min_nodes=1), output)
     assert code == 0
     assert output.messages[1:] == [
         "node1 is lost: its agent ended with 137 without a report",
@@ -529,7 +562,7 @@ def saving_until(is_killed):
         handle.hello()
         handle.receive()
         handle.run()
-        is_killed.wait(20)
+        is_killed.wait(60)
         return 137
 
     return script
@@ -555,7 +588,7 @@ def test_a_signal_while_a_node_saves_is_not_a_success(signum):
         handle.hello()
         handle.receive()
         handle.run()
-        assert has_other_ended.wait(20)
+        assert has_other_ended.wait(60)
         os.kill(os.getpid(), signum)
         assert handle.receive() == {"signal": signum}
         handle.end(128 + signum)
@@ -575,7 +608,7 @@ def test_a_signal_after_all_have_succeeded_is_a_success():
 
     def delivering(handle):
         done(handle)
-        if both.wait(20) == 0:
+        if both.wait(60) == 0:
             os.kill(os.getpid(), signal.SIGTERM)
         assert handle.receive() == {"signal": signal.SIGTERM}
         return 0
@@ -610,7 +643,7 @@ def test_the_nodes_of_an_earlier_round_do_not_count():
         handle.hello()
         handle.receive()
         handle.run()
-        assert is_gone.wait(20)
+        assert is_gone.wait(60)
         handle.run(1, 1)
         handle.end(0)
         return 0
@@ -654,7 +687,7 @@ def test_the_lost_host_of_the_store_is_named():
         handle.hello()
         handle.receive()
         handle.run()
-        assert is_lost.wait(20)
+        assert is_lost.wait(60)
         handle.report(
             kind="failure", text="the store has not answered", code=113, is_first=False,
             is_of_workers=False, is_consequence=True,
@@ -705,7 +738,7 @@ def finishing(count, until=lambda: None):
         if handle.receive() is None:
             return 0
         handle.run(0, count)
-        have_begun.wait(20)
+        have_begun.wait(60)
         until()
         handle.end(0, "succeeded")
         return 0
@@ -768,13 +801,13 @@ def test_a_node_that_is_ready_later_joins():
         handle.hello()
         handle.receive()
         have_begun.set()
-        complete.wait(20)
+        complete.wait(60)
         handle.run(0, 3)
         handle.end(0, "succeeded")
         return 0
 
     def late(handle):
-        assert have_begun.wait(20)
+        assert have_begun.wait(60)
         return early(handle)
 
     code, _ = drive(FakeEngine(early, early, late), plan(3, min_nodes=2, max_nodes=3))
@@ -800,7 +833,7 @@ def survivor_until(is_replaced, end):
         handle.hello()
         handle.receive()
         handle.run()
-        assert is_replaced.wait(20)
+        assert is_replaced.wait(60)
         code = end(handle)
         handle.end(code, "succeeded" if code == 0 else "")
         return code
@@ -824,25 +857,26 @@ def test_the_end_of_the_job_does_not_wait_for_a_replacement(end, code):
         return never_ready(handle)
 
     engine = FakeEngine(survivor_until(is_replaced, end), lost, replacement, can_replace=True)
-    began = time.monotonic()
-    assert drive(engine, plan(2, start_timeout=60.0))[0] == code
+    assert drive(engine, plan(2, start_timeout=math.inf))[0] == code
     assert engine.handles[2].is_stopped
-    assert time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"version": "0.0.9"}, "node2 has plaunch 0.0.9"),
-        (None, "node2: no agent has reported within 0.5 s"),
+        (None, "node2: no agent has reported within 60 s"),
     ],
 )
 def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes, problem):
-    is_replaced = threading.Event()
+    is_replaced, clock, output = threading.Event(), JumpingClock(), FakeOutput()
 
     def unfit(handle):
         if changes:
             handle.hello(**changes)
+        else:
+            output.wait_for("node2 is started in the place of node1")
+            clock.ahead += 60.0
         assert handle.receive() is None
         return 0
 
@@ -856,10 +890,60 @@ def test_a_replacement_that_cannot_take_part_is_replaced_with_the_reason(changes
     engine = FakeEngine(
         survivor_until(is_replaced, lambda handle: 0), lost, unfit, replacement, can_replace=True
     )
-    code, output = drive(engine, plan(2, start_timeout=0.5))
-    assert code == 0
+    assert drive_by(clock, engine, plan(2), output) == 0
     assert any(text.startswith(problem) for text in output.messages), output.messages
     assert "node3 is started in the place of node2" in output.messages
+
+
+def test_a_replacement_that_is_not_ready_when_the_job_ends_is_not_lost():
+    output = FakeOutput()
+
+    def lost_later(handle):
+        handle.hello()
+        handle.receive()
+        handle.run(nodes=3)
+        output.wait_for("node3 is started in the place of node1")
+        return 137
+
+    engine = FakeEngine(lost_later, lost, waiting, never_ready, can_replace=True)
+    with pytest.raises(NodesLostError, match=r"^node0 lost; "):
+        drive(engine, plan(3), output)
+    assert engine.handles[3].is_stopped
+    assert "" not in output.messages
+
+
+def test_a_slow_engine_replaces_one_node_at_a_time():
+    """Else the agents would get no sign of the command meanwhile."""
+    clock, output, are_lost = JumpingClock(), CountingOutput(), threading.Event()
+    turns = []
+
+    class SlowEngine(FakeEngine):
+        def start(self, command, indices):
+            if self.handles:
+                are_lost.set()
+                for handle in self.handles[1:5]:
+                    wait_until(lambda handle=handle: handle.code is not None, handle.node)
+                turns.append(output.shown)
+                clock.ahead += 10.0
+            return super().start(command, indices)
+
+    def survivor(handle):
+        handle.hello()
+        handle.receive()
+        handle.run(nodes=5)
+        wait_until(lambda: len(turns) == 4, lambda: turns)
+        handle.end(0, "succeeded")
+        return 0
+
+    def lost_later(handle):
+        handle.hello()
+        handle.receive()
+        are_lost.wait(60)
+        return 137
+
+    scripts = survivor, lost, *[lost_later] * 3, *[never_ready] * 4
+    assert drive_by(clock, SlowEngine(*scripts, can_replace=True), plan(5), output) == 0
+    assert len({*turns}) == 4
 
 
 def test_a_spare_that_does_not_notice_the_end_is_stopped():
@@ -868,7 +952,7 @@ def test_a_spare_that_does_not_notice_the_end_is_stopped():
     def first(handle):
         handle.hello()
         handle.receive()
-        assert has_begun.wait(20)
+        assert has_begun.wait(60)
         handle.run(0, 1)
         handle.end(0)
         return 0
@@ -892,7 +976,7 @@ def test_a_signal_reaches_all_agents(signum):
     def agent(handle):
         handle.hello()
         handle.receive()
-        if both.wait(20) == 0:
+        if both.wait(60) == 0:
             os.kill(os.getpid(), signum)
         assert handle.receive() == {"signal": signum}
         handle.end(128 + signum)
@@ -998,7 +1082,7 @@ class Suspended:
         handle.hello()
         handle.receive()
         handle.run()
-        if self._both.wait(20) == 0:
+        if self._both.wait(60) == 0:
             self.pause_clock.ahead += self._seconds
         if self._code == ExitCode.COMMAND_SUSPENDED:
             handle.report(**SILENCE)
@@ -1020,6 +1104,26 @@ def test_a_command_that_was_suspended_for_too_long_has_its_own_code(seconds, cod
     with pytest.raises(CommandSuspendedError, match=f"suspended for {seconds:.0f} s") as caught:
         Suspended(seconds, code).run()
     assert caught.value.exit_code == 117
+
+
+def test_a_signal_counts_if_the_machine_was_asleep_after_it():
+    """The clock of the job stands still meanwhile."""
+    pause_clock, output = JumpingClock(), CountingOutput()
+
+    def asleep(handle):
+        handle.hello()
+        handle.receive()
+        handle.run(nodes=1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        handle.receive()
+        wait_for_turn(output)
+        pause_clock.ahead += 3600.0
+        wait_for_turn(output)
+        handle.end(143)
+        return 143
+
+    engine, job = FakeEngine(asleep), plan(1, silence_limit=40.0)
+    assert JobDriver(engine, job, output, pause_clock=pause_clock).run() == 143
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(55.0, 40.0), (55.0, math.inf), (20.0, 40.0)])
@@ -1074,6 +1178,33 @@ def test_an_agent_whose_workers_run_is_not_ended_because_another_has_ended():
     engine = FakeEngine(saving, succeeding)
     assert drive_by(clock, engine, plan(2), output) == 0
     assert (1, "node0", b"saved\n") in output.lines
+    assert killed(output) == []
+
+
+def test_agents_that_count_rounds_for_themselves_are_not_compared():
+    """With `static`, an agent whose workers never failed is in round 0."""
+    clock, output = JumpingClock(), FakeOutput()
+
+    def training(handle):
+        handle.hello()
+        handle.receive()
+        handle.run(is_job_wide=False)
+        wait_until(lambda: engine.handles[1].code == 0, "the end of the other")
+        for _ in range(10):
+            clock.ahead += 1000.0
+            time.sleep(0.05)
+        handle.end(0)
+        return 0
+
+    def restarted(handle):
+        handle.hello()
+        handle.receive()
+        handle.run(round=1, is_job_wide=False)
+        handle.end(0)
+        return 0
+
+    engine = FakeEngine(training, restarted)
+    assert drive_by(clock, engine, plan(2, is_static=True), output) == 0
     assert killed(output) == []
 
 
@@ -1244,6 +1375,33 @@ def test_the_first_node_hosts_the_store_if_one_does_not_reach_the_command():
     assert "--rdzv-conf=is_host=false" in seen["node1"]
 
 
+def test_a_node_with_an_invalid_answer_does_not_decide_who_hosts_the_store():
+    has_answered = threading.Event()
+
+    def answering(handle):
+        handle.hello()
+        for found in probe_stores(**handle.receive()["probe"], timeout=60.0):
+            handle.report(kind="probed", **found._asdict())
+        has_answered.set()
+        handle.receive()
+        handle.run(nodes=1)
+        handle.end(0)
+        return 0
+
+    def invalid(handle):
+        handle.hello()
+        handle.receive()
+        has_answered.wait(60)
+        handle.report(kind="probed", endpoint=1, microseconds=1, error="")
+        handle.receive()
+        return 137
+
+    job = plan(2, min_nodes=1, store=offering())
+    code, output = drive(FakeEngine(answering, invalid), job)
+    assert code == 0
+    assert not any("does not host it" in text for text in output.messages), output.messages
+
+
 def test_nothing_is_started_if_the_command_must_host_the_store_and_cannot():
     seen = {}
     agents = probing(succeed_with(seen)), probing(succeed_with(seen), "no route to host")
@@ -1257,7 +1415,7 @@ def test_a_replacement_that_does_not_reach_the_store_is_refused_with_the_reason(
 
     def survive(handle, settings):
         handle.run()
-        assert is_replaced.wait(20)
+        assert is_replaced.wait(60)
         handle.run(1)
         handle.end(0)
         return 0

@@ -122,8 +122,13 @@ class ConnectedNode:
 
     @property
     def round(self) -> int:
-        """The last round in which it has had workers; -1 before."""
-        return -1 if self.running is None else int(self.running["round"])
+        """The last round in which it has had workers; -1 before.
+
+        It is 0 if the rendezvous does not know the whole job, and each agent counts for itself.
+        """
+        if self.running is None:
+            return -1
+        return int(self.running["round"]) if self.running["is_job_wide"] else 0
 
     @property
     def has_workers(self) -> bool:
@@ -333,8 +338,7 @@ class ConnectedNode:
             has_succeeded=end.get("has_succeeded", False),
             verdict=JobOutcome(end["verdict"]) if end.get("verdict") else None,
             failure=self._failure,
-            # Agents whose rendezvous does not know the whole job count their rounds themselves.
-            round=(running["round"] if running["is_job_wide"] else 0) if running else None,
+            round=self.round if running else None,
             size=running.get("nodes", 0),
             round_at=self._round_at,
             is_replaced=self._is_replaced,

@@ -88,7 +88,7 @@ class JobDriver:
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
         self._suspension = SuspensionMeter(plan.silence_limit, pause_clock)
-        self._began = clock()
+        self._began = self._checked_at = clock()
         self._is_reading = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -107,12 +107,12 @@ class JobDriver:
             while not self._nodes.have_ended():
                 self._wait()
                 self._advance()
+            self._write_messages(is_last=True)
             return self._report(conclude(self._nodes.facts(), self._command_facts()))
         finally:
             self._engine.close()
             self._nodes.close()
-            for name, text in self._repeated.due(is_last=True):
-                self._output.write(STDERR, name, text)
+            self._write_messages(is_last=True)
             deliver(
                 self._output, self._wake_read, STOPS, CONSOLE.say,
                 is_stopped=bool(self._job.signals),
@@ -151,7 +151,11 @@ class JobDriver:
                     self._write(node, node.read(fd))
                     has_news |= node.news > news
             has_news |= self._output.is_full() is self._is_reading
-        for name, text in self._repeated.due():
+        self._write_messages()
+
+    def _write_messages(self, *, is_last: bool = False) -> None:
+        """Write messages that have waited for equal ones of other nodes long enough, or all."""
+        for name, text in self._repeated.due(is_last=is_last):
             self._output.write(STDERR, name, text)
 
     def _write(self, node: ConnectedNode, texts: Iterable[tuple[bool, bytes]]) -> None:
@@ -216,9 +220,12 @@ class JobDriver:
     def _check_suspension(self, now: float) -> None:
         """End the job if this command did not run for so long that agents have ended for that."""
         limit, late = self._plan.silence_limit, self._suspension.measure()
+        # The clock stands still while the machine is asleep.
+        began = max(now - max(late - limit, 0.0), self._checked_at)
+        self._checked_at = now
         ended = [node for node in self._nodes.facts() if node.is_silenced]
         if late >= limit or (ended and self._suspension.longest >= limit / 2):
-            self._give_up(self._suspension.error(), now - max(late - limit, 0.0))
+            self._give_up(self._suspension.error(), began)
 
     def _is_open(self) -> bool:
         """Whether the job has not ended, so that nodes may join it."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PROBLEMS_WAIT = 3.0  # seconds for other nodes to report problems, after the first problem
 _ORDER_WAIT = 2.0  # seconds for the first nodes of the list to come, once others could take over
+_SLOW_START = 2.0  # seconds after which the replacement of further nodes has to wait
 _MAX_REPLACED = 3  # replacements for each node of the job, in all
 _START_STATES = {
     AgentState.STARTING: StartState.STARTING,
@@ -104,9 +105,10 @@ class StartedNodes:
         self._meeting.close()
 
     def stop_waiting(self) -> None:
-        """End agents that have no place yet, as the job is over."""
+        """End agents that have no place yet, as the job is over; they do not count as lost."""
         for node in self._nodes:
-            if node.state in (AgentState.STARTING, AgentState.READY):
+            if node.is_alive and node.state in (AgentState.STARTING, AgentState.READY):
+                node.is_counted = True
                 node.stop()
 
     # --- places -----------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ class StartedNodes:
             return self._fail_start(now)
         self._problem_at = math.inf
         for node in self._nodes:
-            if node.state is not AgentState.ENDED and (problem := node.problem(plan)):
+            if node.is_alive and (problem := node.problem(plan)):
                 node.stop(problem)
         self._full_at = min(self._full_at, now) if is_full(candidates, plan.max_nodes) else math.inf
         indices = choose(
@@ -153,7 +155,8 @@ class StartedNodes:
         return PlaceCandidate(node.index, state)
 
     def _is_fit(self, node: ConnectedNode) -> bool:
-        return node.state is AgentState.READY and not node.difference(self._plan)
+        is_ready = node.is_alive and node.state is AgentState.READY
+        return is_ready and not node.difference(self._plan)
 
     def _fail_start(self, now: float) -> StartError | None:
         """Return the error of the start, once other nodes had time to report their problems."""
@@ -171,12 +174,19 @@ class StartedNodes:
     # --- losses -----------------------------------------------------------------------------------
 
     def handle_losses(self) -> None:
-        """Report nodes that have ended while the job continues, and replace them if possible."""
+        """Report nodes that have ended while the job continues, and replace them if possible.
+
+        If the engine is slow, the rest is left for the next call: agents need a sign of the command
+        meanwhile.
+        """
+        until = self._clock() + _SLOW_START
         for node in self._nodes:
             facts = node.facts()
             is_gone = facts.has_ended and (facts.is_lost or facts.has_left)
             if node.is_counted or not is_gone or not self._can_continue_without_it():
                 continue
+            if self._clock() >= until:
+                return
             node.is_counted = True
             self._say(facts.end, "WARNING")
             self._left = sum(other.state is not AgentState.ENDED for other in self._nodes)
