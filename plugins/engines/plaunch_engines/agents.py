@@ -122,10 +122,7 @@ class ConnectedNode:
 
     @property
     def round(self) -> int:
-        """The last round in which it has had workers; -1 before.
-
-        It is 0 if the rendezvous does not know the whole job, and each agent counts for itself.
-        """
+        """The last round in which it has had workers; -1 before, 0 if each agent counts alone."""
         if self.running is None:
             return -1
         return int(self.running["round"]) if self.running["is_job_wide"] else 0
