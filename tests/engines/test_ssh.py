@@ -124,9 +124,12 @@ def test_a_set_up_line_of_one_node_fails(launch):
 
 def test_a_set_up_line_that_hangs_is_ended(launch):
     line = 'echo "{\\"set-up\\": $$}"; sleep 600'
-    job = launch("node1", "--start-limit=3", f"--node-setup=echo $$ > pid; {line}", "worker.py")
-    job.wait(111)
-    pid = int((launch.folder / "pid").read_text())
+    job = launch("node1", f"--node-setup=echo $$ > pid.new; mv pid.new pid; {line}", "worker.py")
+    written = launch.folder / "pid"
+    wait_until(written.exists, job.text)
+    pid = int(written.read_text())
+    job.signal(signal.SIGTERM)
+    job.wait(143)
     wait_until(lambda: is_gone(pid), "the end of the set-up line")
     job.check_nothing_left()
 
@@ -358,8 +361,8 @@ def test_a_host_that_ends_at_once(launch, own_servers):
 def test_a_host_that_does_not_answer(launch, own_servers):
     own_servers.set_shell("echo wait >&2; exec sleep 600")
     check_refused(
-        launch("node2", "--start-limit=2", "worker.py", of=own_servers),
-        r"node2: no agent has reported within 2 s \(--start-limit\): wait; ssh is connected, but "
+        launch("node2", "--start-limit=10", "worker.py", of=own_servers),
+        r"node2: no agent has reported within 10 s \(--start-limit\): wait; ssh is connected, but "
         r"the login shell has not started the agent; a start-up file such as ~/\.bashrc may hang "
         r"there$",
     )
@@ -374,7 +377,7 @@ def test_what_hangs_in_a_start_up_file_starts_no_agent_later(launch, own_servers
         'exec bash -c "$SSH_ORIGINAL_COMMAND"'
     )
     job = launch(
-        "node2", "--start-limit=2", "--node-setup=echo $$ > ran; exec sleep 600", "worker.py",
+        "node2", "--start-limit=10", "--node-setup=echo $$ > ran; exec sleep 600", "worker.py",
         of=own_servers,
     ).wait(111)  # fmt: skip
     gate.touch()

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 # Ray keeps results up to 100 KiB out of its object store; there are two streams.
 _MAX_READ = 32 << 10  # bytes
-_STREAM_WAIT = (
-    2000  # milliseconds without output, after the exit of an agent whose streams are open
-)
+# Milliseconds without output, after the exit of an agent whose streams are open.
+_STREAM_WAIT = 2000
 # What Ray sets in its workers, and what must not reach other programs: threads are limited to the
 # CPUs that are reserved, and breakpoint() waits for a connection.
 _RAYS_VARIABLES = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")

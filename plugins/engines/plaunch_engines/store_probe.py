@@ -25,7 +25,7 @@ PROBE_TIMEOUT = 2.0  # seconds
 _ROUND_TRIP = struct.Struct("68xI")
 
 
-class Reached(NamedTuple):
+class ProbeResult(NamedTuple):
     """The result of one attempt.
 
     Args:
@@ -41,8 +41,8 @@ class Reached(NamedTuple):
 
 def probe_stores(
     endpoints: Sequence[str], token: str, run_id: str, timeout: float = PROBE_TIMEOUT
-) -> list[Reached]:
-    """Try to reach a store at each endpoint, all at a time.
+) -> list[ProbeResult]:
+    """Try to reach a store at each endpoint, all at once.
 
     Args:
         endpoints: with numeric addresses.
@@ -58,9 +58,9 @@ def probe_stores(
         has_returned = call.wait(max(deadline - time.monotonic(), 0.0))
         error = call.error if has_returned else _silent(endpoint, timeout)
         if error is None:
-            results.append(Reached(endpoint, cast("int", call.result)))
+            results.append(ProbeResult(endpoint, cast("int", call.result)))
         elif isinstance(error, PlaunchError):
-            results.append(Reached(endpoint, error=str(error)[:MAX_PART]))
+            results.append(ProbeResult(endpoint, error=str(error)[:MAX_PART]))
         else:
             raise error
     return results
