@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -117,9 +116,15 @@ def serve(listener, control, token):
         found.append("the server has ended: " + "".join(traceback.format_exception(error)))
     with contextlib.suppress(ValueError):  # closed descriptors
         found += server.find_wrong_counts()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     result = {name: getattr(server, name) for name in ("turns", "messages", "longest")}
-    print(json.dumps({**result, "findings": found[:20], "peak": peak}))
+    print(json.dumps({**result, "findings": found[:20], "peak": _peak_memory()}))
+
+
+def _peak_memory():
+    """Return the most bytes that this process has had; `ru_maxrss` has those before its exec."""
+    with open("/proc/self/status") as file:
+        [line] = [line for line in file if line.startswith("VmHWM:")]
+    return int(line.split()[1]) << 10
 
 
 # --- frames ---------------------------------------------------------------------------------------
