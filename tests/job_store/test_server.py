@@ -296,15 +296,18 @@ class TestListener:
         server.close()
 
 
+class SlowClock(Clock):
+    """A clock that advances whenever it is read."""
+
+    step = 0.0
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
+
+
 class TestTurns:
     def test_one_is_left_when_its_time_is_over(self, serve):
-        class SlowClock(Clock):
-            step = 0.0
-
-            def __call__(self):
-                self.now += self.step
-                return self.now
-
         clock = SlowClock()
         serving = serve(clock=clock)
         greedy, other = serving.client(), serving.client()
@@ -314,6 +317,19 @@ class TestTurns:
         serving.until(lambda: other.received, other)
         greedy.read()
         assert 0 < len(greedy.received) < 20
+        serving.until(lambda: len(greedy.received) == 499, greedy)
+
+    def test_who_comes_later_does_not_wait_for_all_that_others_have_sent(self, serve):
+        clock = SlowClock()
+        serving = serve(clock=clock)
+        greedy, other = serving.client(), serving.client()
+        clock.step = 0.004
+        greedy.send(b"".join(request(number, get("k")) for number in range(1, 500)))
+        serving.until(lambda: greedy.received, greedy)
+        other.send(request(1, get("k")))
+        serving.until(lambda: other.received, other)
+        greedy.read()
+        assert 0 < len(greedy.received) < 40
         serving.until(lambda: len(greedy.received) == 499, greedy)
 
     def test_losses_are_reported_once(self, serve):

@@ -133,9 +133,10 @@ class StoreServer:
         A piece takes some milliseconds. What is left after `TURN_TIME` is for the next turn, so
         that deadlines are kept, and all clients get their turn, however much some of them ask.
         """
-        if not self._ready:
-            for key, mask in self._selector.select(timeout):
-                self._ready[key.data] = mask
+        # Connections that have become ready come before the rest of those that asked for much. Of
+        # these, nothing more is read until they are in `_ready` no more.
+        for key, mask in self._selector.select(0.0 if self._ready else timeout):
+            self._ready.setdefault(key.data, mask)
         until = self._clock() + TURN_TIME
         if self._is_loss_due:
             self._is_loss_due = False
