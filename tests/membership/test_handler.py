@@ -216,6 +216,21 @@ def test_an_unreachable_store_is_named_with_its_problem(create, board):
         handler.next_rendezvous()
 
 
+def test_a_store_that_is_lost_again_before_the_nodes_have_met_again(create, board):
+    """They have met before, so no node is missing."""
+    nodes = [create(2, 2, unreachable_timeout="0.5") for _ in range(2)]
+    at_once(*(node.next_rendezvous for node in nodes))
+    board.wipe()
+    for node in nodes:
+        assert changes(node)[0].kind is ChangeKind.LOST
+    node = nodes[0]
+    call = Call(node.next_rendezvous)
+    wait_until(lambda: node.membership.state.world is None, "it has found that the job is lost")
+    board.down = True
+    with pytest.raises(RendezvousConnectionError):
+        call.get()
+
+
 def test_a_spare_waits_longer_than_the_join_timeout(create):
     create(1, 1).next_rendezvous()
     spare = create(1, 1, join_timeout="0.2")

@@ -127,7 +127,8 @@ class StoreThreads:
         the store is the cause, not a missing node.
         """
         state = self._membership.state
-        have_met = state is not None and state.world is not None
+        has_world = state is not None and state.world is not None
+        have_met = has_world or self._membership.memory.nodes > 0  # perhaps before a loss of data
         if self._outlives_job or have_met or self._membership.has_lost_data():
             return RendezvousConnectionError(text)
         return RendezvousTimeoutError(f"no round was formed: {text}")
