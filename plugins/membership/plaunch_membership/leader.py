@@ -186,11 +186,11 @@ class LeaderRoutine:
                 # Forming it without survivors that may still be stopping their workers would cause
                 # another round at once.
                 is_full = len(present) >= identity.max_nodes
-                is_complete = is_full or (bool(survivors) and not away)
-                last_call = max([timing.last_call_timeout, *awaited])
-                wait = 0.0 if is_complete and not awaited else last_call
+                away = 0.0 if is_full and not self._returned.are_needed(forming) else away
+                is_complete = not (away or awaited) and (is_full or bool(survivors))
+                wait = 0.0 if is_complete else max([timing.last_call_timeout, *awaited])
                 to_stop = self._stopping.time_left(self._members, nodes)
-                left = max(max(since + wait, begins) - now, to_stop, 0.0 if is_full else away)
+                left = max(max(since + wait, begins) - now, to_stop, away)
             if left <= 0:
                 claims = list(present.values())
                 if (yield from self._try_to_form(forming, claims, found, log.count)):

@@ -48,6 +48,14 @@ class ReturnedNodes:
         membership.peers.watch_also(found)
         return dict(found)
 
+    def are_needed(self, forming: JobState) -> bool:
+        """Whether a round waits for them even if it is full without them.
+
+        Usually others have taken the places of lost nodes. But if only the store has failed, the
+        others have waited for a place, and workers of a member that is still away may run.
+        """
+        return forming.former_nodes > 0 and self._membership.has_lost_data()
+
     def time_left(self, forming: JobState, returned: int) -> float:
         """Seconds to wait for others, which then count as lost; 0 if none is away.
 
