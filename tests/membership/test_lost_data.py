@@ -176,6 +176,26 @@ def test_a_snapshot_of_the_previous_job_is_not_continued(settled):
     assert len(first | second | incarnations(nodes)) == 3
 
 
+def test_the_verdict_of_an_earlier_job_in_a_snapshot_does_not_end_this_one(simulate):
+    job = simulate(min_nodes=2, max_nodes=2, verdict_ttl=100.0)
+    earlier = [job.add(), job.add()]
+    job.settle(*earlier)
+    for node in earlier:
+        node.agent.succeed()
+    job.have_verdict(earlier)
+    older = dict(job.board.data)
+    for node in earlier:
+        node.agent.finish()
+    job.run(101.0)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    job.run(5.0)
+    before = incarnations(nodes)
+    job.restore(older)
+    check_started_again(job, nodes, before)
+    assert [node.verdict for node in nodes] == [None, None]
+
+
 def test_a_state_written_over_a_gap_is_detected(settled):
     """A node that writes the next state over a gap would lead latecomers to a lost state."""
     job, nodes = settled(2, min_nodes=1, max_nodes=3)
@@ -390,6 +410,23 @@ def test_a_newcomer_does_not_end_the_wait_for_members(simulate):
         node.is_paused = False
     job.settle(*nodes, late)
     assert rounds_of(late) == [before + 1]
+
+
+def test_nodes_that_waited_for_a_place_do_not_complete_the_round_without_members(simulate):
+    """Workers of a member that is not back yet may run."""
+    job = simulate(min_nodes=2, max_nodes=2, last_call_timeout=0.0)
+    nodes = [job.add(), job.add(stop_timeout=60.0)]
+    job.settle(*nodes)
+    spare = job.add()
+    job.run(5.0)
+    nodes[1].is_paused = True
+    job.board.wipe()
+    job.has_lost_data = True
+    job.run(2.0)
+    assert [nodes[0].place, spare.place] == [None, None]
+    nodes[1].is_paused = False
+    job.settle(*nodes)
+    assert spare.places == []
 
 
 def test_rounds_and_exclusions_continue(settled):

@@ -88,9 +88,9 @@ class JobLookup:
                 if now != held:
                     continue
             if state.phase is JobPhase.OVER and state.verdict is not None:
-                if self._membership.past:
-                    break  # a node has brought back the verdict of this node's own job
                 if keys.incarnation != self._membership.follows:
+                    if self._is_brought_back(state.verdict):
+                        break
                     self._check_verdict(state.verdict)
             elif (
                 state.phase is not JobPhase.REPLACED
@@ -137,6 +137,16 @@ class JobLookup:
         membership = self._membership
         (held,) = yield MultiGet([job_key(membership.identity.run_id)])
         return bool(held != membership.job.record)
+
+    def _is_brought_back(self, verdict: RecordedVerdict) -> bool:
+        """Whether it is the verdict of this node's own job, which the store had lost.
+
+        A snapshot may hold that of an earlier job, which was older than `verdict_ttl` when this
+        one began. Half of that is left for the difference of the nodes' clocks.
+        """
+        membership = self._membership
+        oldest = membership.memory.began - membership.timing.verdict_ttl / 2
+        return bool(membership.past) and verdict.time > oldest
 
     def _check_verdict(self, verdict: RecordedVerdict) -> None:
         run_id = self._membership.identity.run_id

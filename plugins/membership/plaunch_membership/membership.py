@@ -189,6 +189,7 @@ class Membership:
             self._lose_place("the job starts again")
             self.job = KnownJob(self.job.incarnation + 1, keys, job_record, state, state_record)
             self.part.reset()
+            self.memory.began = self.memory.began or self.wall_clock()
             self.peers = PeerStatus()
             self.must_reopen = False
             self.lock.notify_all()

@@ -19,6 +19,7 @@ class JobMemory:
     """What a member of the last round knows of the job; it outlives incarnations.
 
     Args:
+        began: when this node entered the job first, in seconds since the epoch; 0 before that.
         attempt: the highest attempt.
         excluded: the excluded hosts, and why.
         round: the last round that this node was a member of; -1 before the first one.
@@ -28,6 +29,7 @@ class JobMemory:
         health_decisions: those about nodes that have excluded themselves.
     """
 
+    began: float = 0.0
     attempt: int = 0
     excluded: Mapping[str, str] = field(default_factory=dict)
     round: int = -1
