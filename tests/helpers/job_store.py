@@ -9,6 +9,8 @@ from plaunch_job_store.authentication import Authenticator
 from plaunch_job_store.client import StoreClient
 from plaunch_job_store.server import StoreServer
 
+from helpers.waiting import BOUND
+
 
 class Served:
     """A server on its own thread, and clients of it."""
@@ -50,8 +52,7 @@ class Served:
             dial or connect,
             Authenticator(token, "job"),
             f"127.0.0.1:{port}",
-            request_timeout=5.0,
-            **options,
+            **{"request_timeout": BOUND, "connect_timeout": BOUND, **options},
         )
 
     def close(self):

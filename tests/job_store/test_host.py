@@ -13,14 +13,14 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, ThreadStartError
 from plaunch_job_store.authentication import Authenticator
 from plaunch_job_store.client import StoreClient, StoreRefusedError
 from plaunch_job_store.host import StoreProcess
 from plaunch_job_store.store import JobStore
 
 from helpers.processes import is_gone
-from helpers.waiting import wait_until
+from helpers.waiting import BOUND, wait_until
 
 TOKEN = b"0123456789abcdef"
 
@@ -38,7 +38,8 @@ def client_of(hosted):
         lambda timeout: socket.create_connection(("127.0.0.1", hosted.port), timeout),
         Authenticator(TOKEN, "jöb"),
         "here",
-        5.0,
+        BOUND,
+        connect_timeout=BOUND,
     )
 
 
@@ -94,7 +95,8 @@ def test_it_serves_its_clients_for_a_time_after_the_launcher_was_killed():
             lambda timeout: socket.create_connection(("127.0.0.1", port), timeout),
             Authenticator(TOKEN, "jöb"),
             "here",
-            5.0,
+            BOUND,
+            connect_timeout=BOUND,
         )
         JobStore(client).set("k", b"v")
         launcher.kill()
@@ -132,7 +134,8 @@ def test_its_host_gets_the_reports_of_the_server():
             lambda timeout: socket.create_connection(("127.0.0.1", hosted.port), timeout),
             Authenticator(None, "job"),
             "here",
-            5.0,
+            BOUND,
+            connect_timeout=BOUND,
         )
     wait_until(lambda: reports, "the report has arrived")
     hosted.close()
@@ -226,6 +229,28 @@ def test_a_successor_that_cannot_start_is_tried_again(mortal, deaths, monkeypatc
     client = client_of(mortal)
     assert JobStore(client).multi_get(["k"]) == [b"v"]
     client.close()
+
+
+def test_no_process_is_left_if_it_cannot_be_watched(monkeypatch):
+    start, started = subprocess.Popen, []
+
+    def note(*args, **options):
+        started.append(start(*args, **options))
+        return started[-1]
+
+    def start_others(thread, **options):
+        if thread.name == "plaunch-store-host":
+            raise ThreadStartError("there are no more threads")
+        thread.start()
+
+    monkeypatch.setattr(subprocess, "Popen", note)
+    monkeypatch.setattr("plaunch.threads.start_thread", start_others)
+    listener = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(ThreadStartError):
+        StoreProcess(listener, TOKEN, "job", environ={})
+    (process,) = started
+    assert process.returncode == 0
+    assert listener.fileno() < 0
 
 
 def test_a_forked_process_keeps_neither_port_nor_server(mortal):

@@ -139,17 +139,21 @@ class StoreProcess:
         self._closing = threading.Event()
         self._incarnation = 0
         self.final_death: ServerDeath | None = None  # why there is no server any more
-        _OPEN.add(self)
         try:
             self._server = self._start()
+            _OPEN.add(self)
             self._keeper = threading.Thread(
                 target=self._keep, name="plaunch-store-host", daemon=True
             )
             from plaunch.threads import start_thread  # the server's process does without
 
-            start_thread(self._keeper, blocks_signals=True)
+            try:
+                start_thread(self._keeper, blocks_signals=True)
+            except BaseException:
+                self._server.end()
+                self._server.process.wait()
+                raise
         except BaseException:
-            self._closing.set()
             listener.close()
             raise
 
