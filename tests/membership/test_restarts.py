@@ -81,6 +81,7 @@ def test_the_history_is_bounded_to_the_latest_failures(simulate):
     decisions = RestartDecisions(node.membership, max_history=2)
     assert [decide(decisions, number) for number in range(4)] == [[], [0], [0, 1], [1, 2]]
     assert decide(RestartDecisions(node.membership, max_history=2), 4) == [2, 3]
+    assert [one.failure.attempt for one in node.membership.memory.decisions.values()] == [3, 4]
 
 
 def test_without_a_decision_the_budget_decides(simulate):

@@ -157,15 +157,22 @@ class RestartDecisions:
                     self._membership.rejections.note("a restart decision", error)
                 else:
                     self._history.append(decided)
-                    self._memory.decisions[number] = decided
+                    self._remember(number, decided)
         self._known = max(self._known, last)
 
     def _write(self, round_: int, decided: Decided) -> Routine[None]:
         key = self._keys.restart(round_)
         yield Set(key, self._membership.codec.encode(key, _to_record(decided)))
         self._history.append(decided)
-        self._memory.decisions[round_] = decided
+        self._remember(round_, decided)
         self._known = round_
+
+    def _remember(self, round_: int, decided: Decided) -> None:
+        """Remember a decision, and as many before it as the policy receives."""
+        decisions = self._memory.decisions
+        decisions[round_] = decided
+        if len(decisions) > self._max_history:
+            del decisions[min(decisions)]
 
     def read(self, state: JobState) -> Routine[None]:
         """Read the decisions of earlier leaders, so that this node can bring them back."""
