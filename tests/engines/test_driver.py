@@ -289,6 +289,9 @@ def test_options_of_the_backend_are_completed():
         "arguments"
     ]
     assert "--rdzv-conf=join_timeout=60,is_host=false" in arguments
+    static = plan(2, rdzv_conf="join_timeout=60", is_static=True)
+    arguments = static.settings_of(1, "", "host:1", is_host=False)["arguments"]
+    assert "--rdzv-conf=join_timeout=60" in arguments
 
 
 def test_a_spare_takes_any_rank():

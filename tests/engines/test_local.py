@@ -254,6 +254,10 @@ def test_a_missing_script_starts_nothing(launch):
             "--local-addr has no effect with --store-host=node",
         ),
         (
+            ["--on=local:2", "--rdzv-conf=is_host=true"],
+            "--rdzv-conf: is_host is set for each agent by --on; see --store-host",
+        ),
+        (
             ["--on=local:2", "--local-addr=0.0.0.0"],
             "--local-addr=0.0.0.0 is not a numeric address of this machine",
         ),

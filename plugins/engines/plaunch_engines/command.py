@@ -243,9 +243,12 @@ def _store_request(
     """Return the store that this command may host; None if it must not.
 
     Raises:
-        UsageError: it must, or has an address for it, but the job does not use such a store.
+        UsageError: it must, or has an address for it, but the job does not use such a store; or an
+            option names the host.
     """
     conf: dict[str, Any] = dict(parse_rdzv_conf(args.rdzv_conf or ""))
+    if "is_host" in conf and not args.is_given("rdzv_endpoint") and backend != _STATIC:
+        raise UsageError("--rdzv-conf: is_host is set for each agent by --on; see --store-host")
     why = ""
     if args.is_given("rdzv_endpoint"):
         why = f"with --rdzv-endpoint={args.rdzv_endpoint}, which names the host of the store"

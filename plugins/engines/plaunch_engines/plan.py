@@ -138,7 +138,7 @@ class JobPlan:
             is_host: whether the node hosts the rendezvous store, if the user has not given an
                 endpoint.
         """
-        options = [*self.options]
+        options, conf = [*self.options], self.rdzv_conf
         if self.is_static:
             host, _, port = endpoint.rpartition(":")
             options += [f"--node-rank={index}", f"--master-addr={host}", f"--master-port={port}"]
@@ -146,11 +146,10 @@ class JobPlan:
             options.append(f"--rdzv-endpoint={endpoint}")
             if index < self.max_nodes:  # spares and replacements take any rank
                 options.append(f"--node-rank={index}")
-            conf = self.rdzv_conf
             if not self.endpoint:
                 conf = ",".join(filter(None, [conf, f"is_host={str(is_host).lower()}"]))
-            if conf:
-                options.append(f"--rdzv-conf={conf}")
+        if conf:
+            options.append(f"--rdzv-conf={conf}")
         if address:
             options.append(f"--local-addr={address}")
         return {"arguments": [*options, "--", *self.program], "env": dict(self.env)}
