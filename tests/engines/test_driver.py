@@ -13,7 +13,7 @@ import time
 import pytest
 from plaunch._version import __version__
 from plaunch.errors import ExitCode, UsageError
-from plaunch_engines.driver import JobDriver
+from plaunch_engines.driver import STOPS, JobDriver, handled
 from plaunch_engines.errors import CommandSuspendedError, NodesLostError, StartError
 from plaunch_engines.plan import JobPlan, OfferedStore
 from plaunch_engines.records import VERSION, encode
@@ -722,6 +722,15 @@ def test_a_signal_that_is_ignored_stays_so(ignored):
     code, _ = drive(FakeEngine(hung_up), plan(1))
     assert code == 0
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_script_in_the_background_can_be_interrupted():
+    """Its shell ignores SIGINT, which has an effect without `--on`, too."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert signal.SIGINT in handled(STOPS)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --- the start ------------------------------------------------------------------------------------

@@ -579,6 +579,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="number of runs at a time")
     args = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background of a script
     cluster = CLUSTERS[args.engine]()
     codes: Counter[tuple[str, int | None]] = Counter()
     done = findings = 0

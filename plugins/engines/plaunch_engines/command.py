@@ -18,7 +18,7 @@ from plaunch.plugin import ENGINES
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_membership import read_token
 
-from plaunch_engines.driver import STOPS, JobDriver
+from plaunch_engines.driver import STOPS, JobDriver, handled
 from plaunch_engines.node_command import begin_path, check_setup, read_hosts, read_pythons
 from plaunch_engines.node_files import NodeFiles, folder_of
 from plaunch_engines.output import MergedOutput
@@ -96,9 +96,7 @@ def _launch(engine: BatchEngine, arguments: list[str], show: Callable[[str], Non
         received.append(signum)
         raise KeyboardInterrupt
 
-    # Those that are ignored, as with nohup, stay so.
-    signals = [each for each in STOPS if signal.getsignal(each) is not signal.SIG_IGN]
-    previous = {each: signal.signal(each, interrupt) for each in signals}
+    previous = {each: signal.signal(each, interrupt) for each in handled(STOPS)}
     try:
         return engine.launch(arguments, show)
     except KeyboardInterrupt:

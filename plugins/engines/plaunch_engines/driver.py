@@ -98,9 +98,7 @@ class JobDriver:
         Raises:
             PlaunchError: the job could not be started, or lost too many nodes.
         """
-        # Those that are ignored, as with nohup, stay so.
-        signals = [each for each in _FORWARDED if signal.getsignal(each) is not signal.SIG_IGN]
-        before = {signum: signal.signal(signum, _ignore) for signum in signals}
+        before = {signum: signal.signal(signum, _ignore) for signum in handled(_FORWARDED)}
         previous_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             self._nodes.start(range(self._plan.count))
@@ -342,6 +340,15 @@ def _describe_failure(ending: Ending, nodes: Sequence[NodeFacts]) -> str:
     is_known = failure.is_of_workers or len(names) == len(nodes)
     text = failure.text if is_known else f"{', '.join(names)}: {failure.text}"
     return "; ".join([*(node.end for node in ending.lost), text])
+
+
+def handled(signals: Sequence[signal.Signals]) -> list[signal.Signals]:
+    """Return the signals to handle: all but a SIGHUP that is ignored, as with nohup.
+
+    A launch without an engine does the same. SIGINT is ignored in the background of a script.
+    """
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [each for each in signals if not (is_ignored and each is signal.SIGHUP)]
 
 
 def _ignore(signum: int, frame: object) -> None:
