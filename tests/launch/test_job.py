@@ -63,7 +63,7 @@ def launch(backend, code="pass", **changes):
 def test_the_backend_gets_the_settings_of_the_launch(backend):
     launch(backend, role="trainer", max_restarts=4, node_rank=1, shutdown_timeout=7.0)
     job = replace(backend.params.job, restart_policy=None)
-    assert job == JobSettings(1, shared={"--restart-policy": "standard"})
+    assert job == JobSettings(1, shared={"--restart-policy": "standard"}, command=["pass"])
     assert backend.node == NodeSettings("trainer", 2, 4, stop_timeout=22.0)
     assert backend.released == ["shutdown"]
 
@@ -73,7 +73,7 @@ def test_the_backend_gets_the_settings_of_the_command_line(backend, script):
     assert main([*argv, str(script)], plugins=[backend]) == 0
     job = replace(backend.params.job, restart_policy=None)
     shared = {"--restart-policy": "standard", "--restart-delay": "2s:1m"}
-    assert job == JobSettings(shared=shared)
+    assert job == JobSettings(shared=shared, command=[str(script)])
     assert backend.node == NodeSettings("default", 3, 0, stop_timeout=45.0)
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import milliseconds
 from plaunch.errors import RendezvousConnectionError, RendezvousError
 
 from plaunch_job_store import frames
@@ -351,7 +352,7 @@ class StoreClient:
         poller = select.poll()
         poller.register(self._sock, select.POLLIN | select.POLLOUT)
         while rest:
-            events = poller.poll(self.request_timeout * 1000)
+            events = poller.poll(milliseconds(self.request_timeout))
             if not events:
                 raise TimeoutError("the server does not read")
             if events[0][1] & ~select.POLLOUT:

@@ -105,7 +105,7 @@ def test_the_agent_of_an_engine_ends_with_its_connection(run_first, tmp_path, be
     """Even while it starts, and if it is stuck: a container's first process cannot be killed."""
     streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     unshare = run_first("-c", before + WAIT_AS_AGENT, "plaunch.launch", str(tmp_path), **streams)
-    settings = {"env": {}, "arguments": ["--no-python", "--", "sleep", "600"]}
+    settings = {"env": {}, "arguments": ["--no-python", "--", "sleep", "600"], "nonce": "0"}
     unshare.stdin.write(json.dumps(settings) + "\n")
     unshare.stdin.flush()
     assert "here\n" in iter(unshare.stderr.readline, "")
