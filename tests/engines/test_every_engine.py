@@ -25,8 +25,8 @@ HEAVY = [pytest.mark.slow, pytest.mark.heavy]
     params=["local", "ssh", *(pytest.param(name, marks=HEAVY) for name in ("slurm", "ray"))],
 )
 def cluster(request):
-    """Five nodes: enough for three nodes and another one, after two tests have lost one each."""
-    with closing(CLUSTERS[request.param](5)) as found:
+    """Six nodes: enough for three nodes and another one, after two tests have lost one each."""
+    with closing(CLUSTERS[request.param](6)) as found:
         yield found
 
 
