@@ -250,10 +250,10 @@ def test_under_a_real_limit(open_folder, limit):
     assert "Traceback" not in done.stderr
     assert "please report" not in done.stderr
     said = re.search(r"ulimit -u allows (\d) processes and threads, (\d) exist", done.stderr)
-    # The thread of a call to a plugin may have ended before they were counted.
     assert said is not None, done.stderr
     assert int(said[1]) == limit
-    assert int(said[2]) in (limit - 1, limit)
+    # Threads of calls to plugins may have ended before they were counted.
+    assert 1 <= int(said[2]) <= limit
     left = [pid for pid in filter(str.isdecimal, os.listdir("/proc")) if status_uid(pid) == NOBODY]
     for pid in left:
         os.kill(int(pid), signal.SIGKILL)

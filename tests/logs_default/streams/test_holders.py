@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from plaunch_logs_default.streams.holders import report_holders
+
+from helpers.waiting import wait_until
 
 FOREVER = 60.0  # seconds
 
@@ -26,6 +29,9 @@ def hold():
                 start_new_session=new_session,
             )
         )
+        # The kernel closes descriptors in `exec` before it sets the command line.
+        command = Path(f"/proc/{processes[-1].pid}/cmdline")
+        wait_until(command.read_bytes, "a command line")
         return processes[-1].pid
 
     yield hold
