@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+# Parameters of a rendezvous that are no options of its backend.
+_OF_OTHER_OPTIONS = {
+    "backend": "--rdzv-backend",
+    "endpoint": "--rdzv-endpoint",
+    "local_addr": "--local-addr",
+    "max_nodes": "--nnodes",
+    "min_nodes": "--nnodes",
+    "run_id": "--rdzv-id",
+}
 
 
 @plain_dataclass
@@ -133,6 +142,11 @@ class LaunchConfig(Record):
         self.job_id = self.job_id or ""
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
+        for name in _OF_OTHER_OPTIONS.keys() & self.rdzv_configs.keys():
+            raise UsageError(
+                f"{name!r} is not an option of a rendezvous backend (--rdzv-conf); set it with "
+                f"{_OF_OTHER_OPTIONS[name]}"
+            )
         if self.shutdown_timeout is None:
             self.shutdown_timeout = shutdown_timeout_of(os.environ)
         if self.log_line_prefix_template is None:

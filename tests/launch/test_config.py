@@ -29,6 +29,11 @@ def test_the_grace_may_come_from_the_environment(monkeypatch):
         LaunchConfig(1, 1, 1)
 
 
+def test_parameters_with_options_of_their_own_are_no_options_of_the_backend():
+    with pytest.raises(UsageError, match=r"'run_id' is not an option .*; set it with --rdzv-id"):
+        LaunchConfig(1, 1, 1, rdzv_configs={"run_id": "x"})
+
+
 def test_the_older_time_out_becomes_an_option_of_the_backend():
     given = {"rank": 1}
     config = LaunchConfig(1, 1, 1, rdzv_timeout=60, rdzv_configs=given)

@@ -243,7 +243,7 @@ def test_a_rendezvous_that_fails(kept):
 
 def test_an_error_before_there_is_an_agent(kept):
     with pytest.raises(UsageError):
-        launch("", kept, rdzv_configs={"no_such_option": 1}, rdzv_backend="static")
+        launch("", kept, rdzv_configs={"ranks": 1}, rdzv_backend="static")
     assert kept.names == ["launcher.started", "launcher.finished"]
     assert kept.outcome == ("error", 2)
     check(kept)
