@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from plaunch_engines.output import MergedOutput
 
 from helpers.engine_commands import EngineCommand
 from helpers.nodes import WORKER
+from helpers.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def ended_outputs(monkeypatch):
+    """End the thread of each output that a test has made, once its pipes are closed."""
+    outputs = []
+    init = MergedOutput.__init__
+
+    def recorded(self, *words, **settings):
+        init(self, *words, **settings)
+        outputs.append(self)
+
+    monkeypatch.setattr(MergedOutput, "__init__", recorded)
+    yield
+    for output in outputs:
+        output.request_end()
+        wait_until(output.is_written, "the end of an output's thread")
 
 
 @pytest.fixture

@@ -376,6 +376,6 @@ def test_a_stalled_reader_bounds_the_memory(cluster):
         read += len(process.stdout.read1(1 << 20))
     process.send_signal(signal.SIGINT)  # with a full pipe
     peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
-    assert process.wait(LIMIT) == 130
+    assert process.wait(LIMIT) in (0, 130)  # 0 if the job had succeeded before
     process.stdout.close()
     assert int(peak[1]) < 200 << 10

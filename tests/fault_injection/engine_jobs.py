@@ -446,7 +446,7 @@ class Job:
             parent = _pid_of(command)
             clients = []
             for client, title in command.processes().items():
-                with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                     if os.path.basename(title[0]) == "ssh" and parent_of(client) == parent:
                         clients.append(client)
             if not clients:

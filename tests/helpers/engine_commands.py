@@ -137,7 +137,7 @@ class EngineCommand:
         found = {p for p, title in self.processes().items() if title[1:3] == ["-m", module]}
         roots = []
         for pid in sorted(found):
-            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 if parent_of(pid) not in found:
                     roots.append(pid)
         return roots
