@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-# Parameters of a rendezvous that are no options of its backend.
+# Parameters of a rendezvous that have options of their own.
 _OF_OTHER_OPTIONS = {
     "backend": "--rdzv-backend",
     "endpoint": "--rdzv-endpoint",

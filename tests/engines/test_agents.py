@@ -1,6 +1,5 @@
 """`ConnectedNode` is one node of a job, as the command sees it."""
 
-import json
 import os
 
 import pytest
@@ -9,6 +8,7 @@ from plaunch_engines.agents import AgentState, ConnectedNode
 from plaunch_engines.records import VERSION, encode
 
 from helpers.clock import Clock
+from helpers.played_handles import PlayedHandle
 
 HELLO = {
     "kind": "hello", "protocol": VERSION, "version": __version__, "python": "3.12.1",
@@ -19,35 +19,6 @@ RUNNING = {
     "kind": "running", "round": 0, "attempt": 0, "nodes": 2, "workers": 2, "is_job_wide": True,
 }  # fmt: skip
 END = {"kind": "end", "code": 0, "has_succeeded": True, "verdict": "succeeded"}
-
-
-class PlayedHandle:
-    """An agent that a test plays."""
-
-    node = "node0"
-    address = ""
-
-    def __init__(self):
-        self.stdout, self.out = os.pipe()
-        self.stderr, self.err = os.pipe()
-        for fd in (self.stdout, self.stderr):
-            os.set_blocking(fd, False)
-        self.code = None
-        self.settings = {}
-        self.is_stopped = False
-
-    def write(self, data):
-        self.settings = json.loads(data)
-
-    def poll(self):
-        return self.code
-
-    def stop(self):
-        self.is_stopped = True
-
-    def close(self):
-        for fd in (self.stdout, self.out, self.stderr, self.err):
-            os.close(fd)
 
 
 @pytest.fixture

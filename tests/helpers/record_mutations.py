@@ -39,6 +39,8 @@ from plaunch_engines.records import (
     encode,
 )
 
+from helpers.played_handles import PlayedHandle
+
 NONCE = "0123456789abcdef" * 2
 MAX_MESSAGE = 3000  # characters about one node
 # All but a line feed and what a terminal shows as spaces.
@@ -248,35 +250,6 @@ def check_records(choose, data, nonce):
     return any(isinstance(one, InvalidRecord) for one in found)
 
 
-class _Handle:
-    """An agent whose streams a fuzzer writes."""
-
-    node = "node1"
-    address = ""
-
-    def __init__(self):
-        self.stdout, self.out = os.pipe()
-        self.stderr, self.err = os.pipe()
-        for fd in (self.stdout, self.stderr):
-            os.set_blocking(fd, False)
-        self.settings = {}
-        self.is_stopped = False
-        self.code = None
-
-    def write(self, data):
-        self.settings = json.loads(data)
-
-    def poll(self):
-        return self.code
-
-    def stop(self):
-        self.is_stopped = True
-
-    def close(self):
-        for fd in (self.stdout, self.out, self.stderr, self.err):
-            os.close(fd)
-
-
 class NodeChecker:
     """Lets nodes of a job read outputs of agents.
 
@@ -285,7 +258,7 @@ class NodeChecker:
 
     def __init__(self):
         self.longest = 0.0
-        self._handle = _Handle()
+        self._handle = PlayedHandle("node1")
         self._plan = JobPlan(
             job="job", engine="local", count=2, min_nodes=2, max_nodes=2, options=[],
             program=["train.py"], script="train.py", script_content="9 bytes", folder="/work",

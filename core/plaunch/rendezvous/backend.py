@@ -35,8 +35,8 @@ class JobSettings(Value):
         restart_policy: decides what follows a failure of the job; None leaves it to the budget.
         shared: more options on which all nodes must agree, by name, as texts; those that are not
             given are left out.
-        command: what the workers of this node run: the program, and its arguments as texts. Jobs
-            that share an endpoint and have the default run id can be told apart by it.
+        command: what the workers of this node run: the program, and its arguments as texts. It
+            distinguishes jobs that share an endpoint and have the default run id.
     """
 
     node_rank: int | None = None

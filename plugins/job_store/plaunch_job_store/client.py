@@ -88,7 +88,7 @@ class StoreClient:
         self._on_loss = on_loss
         self._clock = clock
         self._numbers = itertools.count(1)
-        # Of the socket, and what is written to it. Whoever has it may take the other lock.
+        # Protects the socket and what is written to it. A thread that holds it may acquire `_lock`.
         self._send_lock = threading.Lock()
         self._lock = threading.Lock()  # of what follows
         self._pending: set[StoreRequest] = set()

@@ -83,8 +83,8 @@ class StoreTable:
         self._holders: dict[str, Session] = {}
         self._sessions = 0
         self._waiting: dict[str, dict[_Wait, None]] = {}
-        # What was written to keys that somebody waited for. The waits of one key may be many, so
-        # they are answered one by one, before the next request.
+        # Values written to keys with waits, and these waits. A key may have many, so they are
+        # answered one by one, before the next request.
         self._written: deque[tuple[bytes, dict[_Wait, None]]] = deque()
 
     @property

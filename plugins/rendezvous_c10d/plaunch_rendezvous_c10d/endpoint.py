@@ -146,7 +146,7 @@ class StoreEndpoint:
             error: of an attempt to which the program did not answer.
 
         Raises:
-            UsageError: as if this node was told to host the store there.
+            UsageError: such a program has the port.
         """
         owner = port_owner(self._port) if self._here else ""
         if owner and not is_used_by(_LAUNCHERS, self._port):
