@@ -9,9 +9,12 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from helpers import machine_parts
 
 # Nothing is said about how fast a shared machine is.
 settings.register_profile(
@@ -53,6 +56,33 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip, or fail, what needs a part of the machine that is missing."""
+    for marker in item.iter_markers("needs"):
+        machine_parts.need(*marker.args)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List the parts of the machine that were missing, once each, with the number of tests.
+
+    The list is also written to the file that PLAUNCH_NOT_TESTED names.
+    """
+    reasons = [
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    ]
+    counts = Counter(text for text in reasons if text.startswith(machine_parts.PREFIX))
+    lines = [f"{text} ({count} tests)" for text, count in sorted(counts.items())]
+    if lines:
+        terminalreporter.section("not tested on this machine")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))
+    if path := os.environ.get("PLAUNCH_NOT_TESTED"):
+        with open(path, "w") as file:
+            file.writelines(f"{line}\n" for line in lines)
 
 
 @pytest.hookimpl(trylast=True)

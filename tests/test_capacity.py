@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from plaunch.process import start_processes
 from plaunch.process.stopping.guard import start_guard
 from plaunch.threads import start_thread
 
+from helpers.machine_parts import need
 from helpers.programs import run_python
 
 TIMEOUT = 60.0  # seconds
@@ -199,8 +199,7 @@ def _as_nobody(limit, command):
 @pytest.fixture
 def nobody():
     """Whether another user can be had, who has no processes."""
-    if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("only root can be another user, with setpriv")
+    need("root")
     if any(status_uid(pid) == NOBODY for pid in filter(str.isdecimal, os.listdir("/proc"))):
         pytest.skip(f"user {NOBODY} has processes")
     probe = subprocess.run(

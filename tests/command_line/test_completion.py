@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -18,6 +17,8 @@ from plaunch.cli.program import main, run
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import installed_plugins
 from plaunch_command_line import completion
+
+from helpers.machine_parts import need
 
 FIRST_PARTY_ONLY = {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}
 SHELLS = ("bash", "zsh", "tcsh", "fish")
@@ -84,7 +85,7 @@ def complete_in_bash(script, folder, *words, breaks=":="):
     return done.stdout.split()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.needs("bash")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -187,8 +188,7 @@ def typed_into(shell, folder, *lines):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_tab_key_completes_after_an_equals_sign(shell, site, tmp_path):
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    need(shell)
     (tmp_path / "data").mkdir()
     (tmp_path / "train.py").write_text("")
     assert typed_into(
@@ -224,12 +224,10 @@ def test_every_script_has_every_option(shell):
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_can_run_its_script(tmp_path, shell):
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
+    need(shell)
     script = tmp_path / "script"
     script.write_text(completion_script(shell))
-    done = run_program(program, "-n", str(script), check=False)
+    done = run_program(shell, "-n", str(script), check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 
 import pytest
 from plaunch_control import completion
 from plaunch_control.cli import DONE, REFUSED, create_parser, main
+
+from helpers.machine_parts import need
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 
@@ -43,7 +44,7 @@ def bash_script(tmp_path_factory):
     return path
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.needs("bash")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -69,8 +70,14 @@ def test_scripts(shell, capsys):
     out, err = capsys.readouterr()
     assert (exited.value.code, err) == (DONE, "")
     assert all(word in out for word in ("restart", "leave", "all-nodes", "SIGUSR1"))
-    if shutil.which(shell):
-        assert run_program(shell, "-n", "-c", out).stderr == ""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_can_run_its_script(shell, capsys):
+    need(shell)
+    with pytest.raises(SystemExit):
+        main(["--print-completion", shell])
+    assert run_program(shell, "-n", "-c", capsys.readouterr().out).stderr == ""
 
 
 def test_without_shtab(monkeypatch, capsys):

@@ -345,7 +345,7 @@ def ask_as(user, launch):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.needs("root")
 def test_another_user_is_refused_by_folder_and_service(launch):
     assert ask_as(NOBODY, launch) == "ForeignError it belongs to another user\n"
     # The launch checks the user too, in case the folder was made accessible.

@@ -23,6 +23,7 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
 
 from helpers.etcd_versions import without_version_warning
 from helpers.forked_launches import with_torch as with_torch
+from helpers.machine_parts import need, report_missing
 from helpers.network import Network
 from helpers.nodes import WORKER, write_whole
 from helpers.ports import free_port
@@ -331,7 +332,7 @@ def memory_group() -> Iterator[Callable[[int], list[str]]]:
                     stack.callback(group.rmdir)
                     (group / name).write_text(str(limit))
                     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
-            pytest.skip("no memory control group can be made here")
+            return report_missing("control group", "none can be made for memory")
 
         yield memory_group
 
@@ -408,17 +409,13 @@ def training(agents: Agents) -> Training:
 @pytest.fixture
 def build_network() -> Iterator[Callable[..., Network]]:
     """Create networks that are removed after the test; skips if that is not permitted."""
-    if shutil.which("ip") is None:
-        pytest.skip("there is no program `ip` on PATH, which makes networks")
+    need("networks")
     with contextlib.ExitStack() as stack:
 
         def build(nodes: int, switches: int = 1) -> Network:
             network = Network(nodes, switches)
             stack.callback(network.remove)
-            try:
-                network.build()
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"no networks can be made here: {error.stderr!r}")
+            network.build()
             return network
 
         yield build

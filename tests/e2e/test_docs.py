@@ -35,8 +35,10 @@ import plaunch_rendezvous_c10d.backend
 import pytest
 from plaunch.plugin import KINDS, LIFECYCLE
 from plaunch_membership.options import Timing
-from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
+from plaunch_rendezvous_etcd.testing import find_etcd, free_ports
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
+
+from helpers.machine_parts import need
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -113,10 +115,8 @@ def with_free_ports(text):
 def test_the_commands_of_a_page_run(page, plaunch):
     folders = [str(Path(sys.executable).parent), plaunch.environ["PATH"]]
     if page.name == "etcd.md":
-        try:
-            folders.append(str(Path(find_etcd()).parent))
-        except EtcdUnavailableError as error:
-            pytest.skip(str(error))
+        need("etcd")
+        folders.append(str(Path(find_etcd()).parent))
     repository, installed = plaunch.folder / "repository", plaunch.folder / "installed"
     ignored = shutil.ignore_patterns("__pycache__", "checkpoint*", ".*")
     shutil.copytree(ROOT / "examples", repository / "examples", ignore=ignored)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -179,7 +178,7 @@ def test_a_script_that_reads_and_a_debugger(run_both):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch's compiler needs that of C++")
+@pytest.mark.needs("c++")
 def test_torchs_compiler_with_processes_of_its_own(run_both):
     words = launching("--nproc-per-node=2", program("compiled"))
     done = run_both(words, TORCHINDUCTOR_CACHE_DIR="cache", TORCHINDUCTOR_COMPILE_THREADS="2")

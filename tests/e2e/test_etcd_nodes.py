@@ -146,12 +146,10 @@ def test_other_settings_are_refused_and_a_run_id_is_reusable_after_a_crash(agent
 # --- secrets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("etcd_server")  # skips without etcd
+@pytest.mark.needs("etcd", "openssl")
+@pytest.mark.usefixtures("etcd_server")
 def test_the_password_stays_secret(agents, tmp_path_factory):
-    try:
-        certificates = create_certificates(str(tmp_path_factory.mktemp("certificates")))
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+    certificates = create_certificates(str(tmp_path_factory.mktemp("certificates")))
     path = tmp_path_factory.mktemp("password") / USER
     path.touch(mode=0o600)
     path.write_text(PASSWORD)

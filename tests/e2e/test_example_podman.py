@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 import plaunch
 import pytest
 
+from helpers.machine_parts import need, report_missing
 from helpers.nodes import WORKER, write_whole
 from helpers.processes import is_gone
 from helpers.waiting import wait_until
@@ -107,8 +107,7 @@ def fake(tmp_path_factory):
 @pytest.fixture(scope="module")
 def real():
     """The podman of this machine, with an image to which all programs are mounted."""
-    if shutil.which("podman") is None:
-        pytest.skip("podman is not installed")
+    need("podman")
     # Its path is short: with those of `tmp_path`, podman waits 20 seconds for each container.
     with tempfile.TemporaryDirectory(prefix="podman", ignore_cleanup_errors=True) as folder:
         podman = find_real_podman(Path(folder))
@@ -144,7 +143,7 @@ def find_real_podman(folder):
             errors.append(str(getattr(error, "stderr", "") or error).strip())
         else:
             return podman
-    return pytest.skip(f"podman cannot run containers here: {'; '.join(errors)}")
+    return report_missing("podman", f"it cannot run containers here: {'; '.join(errors)}")
 
 
 @pytest.fixture(params=["fake", "real"])

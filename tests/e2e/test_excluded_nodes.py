@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 
 import pytest
@@ -13,10 +11,7 @@ from helpers.nodes import of, options
 HOST_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"')
 
 
-@pytest.fixture(autouse=True)
-def _may_name_hosts():
-    if os.geteuid() != 0 or not (shutil.which("unshare") and shutil.which("hostname")):
-        pytest.skip("only root may give processes a host's name of their own")
+pytestmark = pytest.mark.needs("namespaces")
 
 
 @pytest.fixture

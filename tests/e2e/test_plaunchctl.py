@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -431,7 +430,7 @@ def test_workers_that_are_forked_do_not_answer_in_its_place(plaunch, ctl, folder
 # --- other users ----------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.needs("root")
 def test_another_user_is_refused(agents, ctl, folder):
     node = agents.start(*local("mine"))
     agents.until_round(0, node, workers=2)
@@ -464,7 +463,7 @@ def test_another_user_is_refused(agents, ctl, folder):
     agents.finish(node)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.needs("curl")
 def test_curl_is_enough(agents, ctl, folder):
     node = agents.start(*local("job"), LOGLEVEL="INFO")
     agents.until_round(0, node, workers=2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 from contextlib import closing
@@ -241,7 +240,7 @@ def test_the_code_of_a_worker_is_that_of_srun(cluster):
     assert "rank 1 on node02" in job.output
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+@pytest.mark.needs("mpirun")
 def test_ranks_of_mpirun_in_a_batch_script(cluster):
     (cluster.folder / "exit").write_text("0")
     mpirun = "mpirun --map-by ppr:1:node -x MASTER_ADDR=node01"

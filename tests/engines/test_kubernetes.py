@@ -11,6 +11,7 @@ import pytest
 from plaunch_engines.kubernetes_manifests import KINDS
 
 from helpers.engine_commands import LIMIT, EngineCommand
+from helpers.machine_parts import need
 from helpers.network import Network
 from helpers.waiting import wait_until
 
@@ -49,16 +50,13 @@ while not os.path.exists("done"):
 
 @pytest.fixture(scope="module")
 def network():
-    if os.geteuid() != 0:
-        pytest.skip("only root can create namespaces")
+    need("networks")
     found = Network(3)
     try:
         found.build()
-    except (OSError, subprocess.CalledProcessError) as error:
+        yield found
+    finally:
         found.remove()
-        pytest.skip(f"no namespaces: {error}")
-    yield found
-    found.remove()
 
 
 @pytest.fixture

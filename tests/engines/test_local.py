@@ -105,10 +105,7 @@ def test_an_end_while_a_worker_still_saves_is_not_a_success(launch, signum, code
     job.check_nothing_left()
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter", "unshare"))),
-    reason="only root can create network namespaces, with ip, nsenter and unshare",
-)
+@pytest.mark.needs("networks")
 def test_each_node_may_have_its_own_network(launch):
     (launch.folder / "address.py").write_text(
         "import os, socket\n"

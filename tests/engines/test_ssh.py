@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from plaunch_engines.ssh_hosts import SshHost
 
 from helpers.engine_clusters import SshNodes
 from helpers.engine_commands import LIMIT, QUICK, check_refused
+from helpers.machine_parts import need
 from helpers.nodes import WORKER, write_whole
 from helpers.processes import children_of, is_gone, parent_of
 from helpers.waiting import wait_until
@@ -144,8 +144,7 @@ def test_a_failure_is_reported_once_with_its_code(launch):
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "zsh", "fish", "tcsh"])
 def test_the_login_shell_may_be_any(launch, own_servers, shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    need(shell)
     own_servers.set_shell(f'exec {shell} -c "$SSH_ORIGINAL_COMMAND"')
     write_whole(launch.folder / "exit", 0)
     job = launch("node2", "--nnodes=1", "worker.py", of=own_servers).wait(0)

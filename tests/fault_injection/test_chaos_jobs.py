@@ -6,14 +6,13 @@ import contextlib
 import json
 import os
 import random
-import shutil
 from types import SimpleNamespace
 
 import fault_injection.jobs as chaos_jobs
 import pytest
 from fault_injection.jobs import Finding, Job, Node
-from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
+from helpers.machine_parts import need
 from helpers.programs import running_python
 
 SEEDS = 1  # runs of each backend in each run of the suite; `jobs.py` can do more
@@ -23,10 +22,7 @@ def skip_without(backend):
     if backend == "c10d":
         pytest.importorskip("torch.distributed")
     else:
-        try:
-            find_etcd()
-        except EtcdUnavailableError as error:
-            pytest.skip(str(error))
+        need("etcd")
 
 
 @pytest.mark.heavy
@@ -51,8 +47,8 @@ def test_a_job_recovers_from_random_faults(backend, seed):
 @pytest.mark.parametrize("backend", chaos_jobs.BACKENDS)
 def test_many_jobs(backend, options):
     skip_without(backend)
-    if options.get("cables") and shutil.which("ip") is None:
-        pytest.skip("there is no program `ip` on PATH, which makes networks")
+    if options.get("cables"):
+        need("networks")
     if "preload" in options:
         pytest.importorskip(options["preload"])
     found = [chaos_jobs.run(backend, seed, **options) for seed in range(100, 120)]

@@ -1,6 +1,6 @@
 """Nodes on which engines start agents: processes of this machine, ssh servers, a Slurm, a Ray.
 
-`tools/cluster` starts them. A test is skipped where it says that something is missing.
+`tools/cluster` starts them. A test is skipped where something for it is missing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from helpers.engine_commands import LEFT_LIMIT, EngineCommand
+from helpers.machine_parts import need
 from helpers.waiting import wait_until
 
 TOOL = Path(__file__).parents[2] / "tools/cluster"
 START_LIMIT = 200.0  # seconds
-_PARTS_ARE_MISSING = 3  # the exit code of the tool
 
 
 class LocalNodes:
@@ -54,14 +54,14 @@ class ToolNodes(LocalNodes):
     system = ""
 
     def __init__(self, count=3):
+        need(self.system)
         # Slurm and Ray keep sockets in it, whose paths are limited.
         self._parent = tempfile.TemporaryDirectory(prefix="nodes-", dir="/tmp")
         self.folder = Path(self._parent.name, "c")
         started = self._run("start", self.system, f"--nodes={count}")
         if started.returncode != 0:
             self._parent.cleanup()
-            is_missing = started.returncode == _PARTS_ARE_MISSING
-            (pytest.skip if is_missing else pytest.fail)(started.stderr.strip())
+            pytest.fail(started.stderr.strip())
         self.printed = started.stdout
         self.nodes = self.printed.partition(" (")[0].partition(": ")[2].split(", ")
 

@@ -172,6 +172,6 @@ def launch_server() -> Iterator[LaunchServer]:
 def with_torch() -> Iterator[LaunchServer]:
     """Starts launchers that have already imported torch; skips without torch."""
     if find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+        pytest.skip("there is no torch")
     with launch_server() as server:
         yield server

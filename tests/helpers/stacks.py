@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch_hang.stacks import own_stacks
 
+from helpers.machine_parts import report_missing
 from helpers.programs import running_python
 
 
@@ -17,4 +18,4 @@ def readable_stacks():
         if "not installed" in seen.reason:
             raise AssertionError(seen.reason)  # it is, for the tests
         if seen.main is None:
-            pytest.skip(f"stacks cannot be read here: {seen.reason}")
+            report_missing("stacks", seen.reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -72,24 +71,23 @@ def run(*prefix, nice=0):
     ).stdout.split()
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise its priority")
-
-
-@needs_root
+@pytest.mark.needs("root", "usual niceness")
 def test_what_is_started_has_the_usual_priority():
     assert run() == ["True", "-20", "0", "0"]
 
 
+@pytest.mark.needs("usual niceness")
 def test_a_priority_that_the_user_has_set_stays():
     assert run(nice=5) == ["False", "5", "5", "5"]
 
 
-@needs_root
+@pytest.mark.needs("root", "usual niceness")
 def test_without_the_capability_the_priority_stays():
     prefix = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice")
     assert run(*prefix) == ["False", "0", "0", "0"]
 
 
+@pytest.mark.needs("usual niceness")
 @pytest.mark.parametrize("nice", [0, 5])
 def test_workers_have_the_priority_that_the_user_gave(tmp_path, nice):
     script = tmp_path / "script.py"

@@ -24,6 +24,8 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
 )
 from plaunch_testing.conformance.nodes import Node, close_all
 
+from helpers.machine_parts import need
+
 QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 USERS = {"ann": "ann's password"}
 _numbers = itertools.count()
@@ -105,10 +107,8 @@ def make_nodes():
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    try:
-        return create_certificates(str(tmp_path_factory.mktemp("certificates")))
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+    need("openssl")
+    return create_certificates(str(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="session")

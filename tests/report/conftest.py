@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 
 import pytest
 from plaunch_report.event_files import read_folders
 from plaunch_report.summary import SummaryBuilder
 
 from helpers.error_files import child_file
+from helpers.machine_parts import find_browser, need
 
 __all__ = ["child_file"]
 
@@ -215,8 +214,5 @@ def runs(tmp_path):
 @pytest.fixture(scope="session")
 def browser():
     """The path of a browser that runs without a screen."""
-    names = [os.environ.get("PLAUNCH_BROWSER"), "chromium", "chromium-browser", "google-chrome"]
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip("no browser: install chromium, or name one in PLAUNCH_BROWSER")
-    return found
+    need("browser")
+    return find_browser()

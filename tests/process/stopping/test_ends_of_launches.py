@@ -288,7 +288,7 @@ os.read(reader, 1)
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("root")
 def test_what_runs_as_another_user_is_no_reason_to_restart_the_host(run_program, family, tmp_path):
     script = tmp_path / "leaves.py"
     script.write_text(LEAVES_OTHERS)

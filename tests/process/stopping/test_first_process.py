@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,16 +16,7 @@ from helpers.waiting import BOUND, wait_until
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def _can_make_containers():
-    if not (shutil.which("unshare") and shutil.which("nsenter")):
-        return False
-    command = [*CONTAINER, "true"]
-    return subprocess.run(command, check=False, capture_output=True, timeout=BOUND).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(
-    not _can_make_containers(), reason="this user cannot make a name space of processes"
-)
+pytestmark = pytest.mark.needs("namespaces")
 
 
 @pytest.fixture

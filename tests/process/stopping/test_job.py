@@ -202,7 +202,7 @@ held.communicate()
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("root")
 def test_another_users_program_is_not_taken_for_an_orphan():
     assert run(DROP, "-c", TEND + OTHER_USERS, "own") == ["[]"]
 
