@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from inspect import signature
 from types import SimpleNamespace
 
 import pytest
@@ -429,10 +430,7 @@ def test_torch_binds_to_the_same():
             move_torch(patch, of_torch, machine, root, allowed)
             options = of_torch.NumaOptions(affinity_mode=of_torch.AffinityMode(mode))
             try:
-                cpus = [
-                    of_torch._get_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options)
-                    for rank in range(nprocs)
-                ]
+                cpus = [cpus_of_torch(of_torch, rank, options) for rank in range(nprocs)]
             except (RuntimeError, ValueError):
                 return  # too few cores for some worker: what the others get is of no use
             of_plaunch = cpus_by_rank(machine, root, mode, nprocs, allowed)
@@ -451,8 +449,15 @@ def test_torch_binds_to_the_same_on_a_big_machine(tmp_path, monkeypatch, machine
     move_torch(monkeypatch, of_torch, machine, str(tmp_path), machine.all_cpus())
     options = of_torch.NumaOptions(affinity_mode=of_torch.AffinityMode(mode))
     for rank in range(8):
-        cpus = of_torch._get_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options)
+        cpus = cpus_of_torch(of_torch, rank, options)
         assert of_plaunch[rank] == format_cpus(cpus)
+
+
+def cpus_of_torch(module, rank, options):
+    """Return the CPUs that torch binds a worker to."""
+    find = module._get_logical_cpus_to_bind_to
+    index = next(name for name in signature(find).parameters if name.endswith("_index"))
+    return find(**{index: rank}, numa_options=options)
 
 
 def move_torch(patch, module, machine, root, allowed):

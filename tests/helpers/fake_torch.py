@@ -18,6 +18,8 @@ class TCPStore:
             raise RuntimeError("this torch has no server")
         if fake == "old" and "master_listen_fd" in options:
             raise TypeError("no such argument: master_listen_fd")
+        if fake == "no libuv" and options.get("use_libuv", True):
+            raise RuntimeError("use_libuv was requested but PyTorch was built without libuv")
         if "master_listen_fd" in options:
             self.listener = socket.socket(fileno=options["master_listen_fd"])
         else:

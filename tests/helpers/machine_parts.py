@@ -90,6 +90,16 @@ def _etcd() -> str:
     return ""
 
 
+def _libuv() -> str:
+    """Return why the torch of this Python has no store with libuv, if there is a torch."""
+    program = (
+        "import torch.distributed as d;"
+        "d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    return "torch was built without it" if b"without libuv" in done.stderr else ""
+
+
 def _terminal() -> str:
     try:
         for descriptor in os.openpty():
@@ -114,6 +124,7 @@ PARTS = {
     "control group": Part(lambda: ""),  # for memory; a fixture tries it
     "curl": _program("curl"),
     "etcd": Part(_etcd),  # the extra `dev` brings one
+    "libuv": Part(_libuv),  # in torch; without it, torchrun and its clients of a store fail
     "mounts": Part(partial(_permission, *_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt")),
     "mpirun": _program("mpirun", "openmpi-bin"),
     "namespaces": Part(partial(_permission, *_UNSHARE, "--mount-proc", "true")),

@@ -40,7 +40,9 @@ seen = {
     "affinity": sorted(os.sched_getaffinity(0)),
     "nice": os.nice(0), "parent": os.getppid(),
     "fds": {f: stat.S_IFMT(os.fstat(int(f)).st_mode) for f in os.listdir("/proc/self/fd")
-            if os.path.exists("/proc/self/fd/" + f)},
+            # ctypes, which has forked the worker, may hold the file of its library.
+            if os.path.exists("/proc/self/fd/" + f)
+            and "/libffi" not in os.readlink("/proc/self/fd/" + f)},
     "warnings": repr(warnings.filters), "meta_path": len(sys.meta_path),
     "of_plaunch": sorted(m for m in sys.modules if "plaunch" in m), "hooks": len(sys.path_hooks),
     "excepthook": sys.excepthook is sys.__excepthook__,

@@ -228,6 +228,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
+@pytest.mark.needs("libuv")
 def test_the_errors_of_torch_for_a_lost_peer(tmp_path) -> None:
     """Real jobs of two, whose rank 1 is killed or falls silent."""
     pytest.importorskip("torch.distributed")

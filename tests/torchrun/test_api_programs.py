@@ -77,6 +77,7 @@ DIFFERENT = {
 
 
 @pytest.mark.slow
+@pytest.mark.needs("libuv")
 def test_programs_observe_the_same(tmp_path):
     started = {side: start(side, tmp_path) for side in ("torch", "plaunch")}
     of_torch, of_plaunch = (read(process) for process in started.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,8 @@ def test_torchs_own_default_logs_spec_works(site, tmp_path) -> None:
     )
     dest = specs.reify({0: {"TORCHELASTIC_RUN_ID": "job"}})
     assert dest.stdouts[0].endswith("/attempt_0/0/stdout.log")
-    assert dest.filtered_stdout.endswith("/attempt_0/filtered_stdout.log")
+    if "duplicate_stdout_filters" in signature(type(specs)).parameters:  # since torch 2.9
+        assert dest.filtered_stdout.endswith("/attempt_0/filtered_stdout.log")
     assert repr(specs).startswith("DefaultLogsSpecs(")
 
 

@@ -40,10 +40,10 @@ torchrun.main(["--nproc_per_node=2", "--nnodes=1", "--node_rank=0", sys.argv[1]]
 # As accelerate's notebook_launcher calls it.
 NOTEBOOK = """\
 import sys
-from dataclasses import fields
+from importlib.util import find_spec
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 options = {}
-if any(field.name == "numa_options" for field in fields(LaunchConfig)):
+if find_spec("torch.numa"):  # since torch 2.8
     from torch.numa.binding import AffinityMode, NumaOptions
     options["numa_options"] = NumaOptions(AffinityMode.NODE)
 config = LaunchConfig(

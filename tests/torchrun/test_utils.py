@@ -17,6 +17,8 @@ from plaunch_torchrun import health, stores
 from plaunch_torchrun.elastic import utils
 from plaunch_torchrun.elastic.control_plane import worker_main
 
+from helpers.machine_parts import need
+
 
 def test_a_variable_that_must_be_there(monkeypatch):
     monkeypatch.setenv("SOME", "x")
@@ -84,6 +86,7 @@ def test_the_state_of_a_process():
 
 @pytest.fixture
 def store():
+    need("libuv")
     dist = pytest.importorskip("torch.distributed")
     return dist.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=20))
 

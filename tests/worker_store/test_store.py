@@ -110,6 +110,12 @@ def test_a_torch_that_cannot_be_loaded_partially_is_loaded_completely(stage):
     assert len(stage.pids) == 2
 
 
+def test_a_torch_without_libuv_serves_with_its_other_server(stage):
+    stage.open(FAKE="no libuv")
+    assert stage.hear(stage.connect()) == "lean"
+    assert len(stage.pids) == 1
+
+
 def test_a_torch_that_cannot_serve_a_given_socket_binds_the_port(stage):
     """Earlier connections are closed; torch's clients retry."""
     stage.open(FAKE="old")

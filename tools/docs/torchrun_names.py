@@ -106,7 +106,11 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
         "there is no such helper",
     ),
     "TORCH_WORKER_SERVER_SOCKET": ("is read in workers", "same", ""),
-    "USE_LIBUV": ("is read by `create_c10d_store`", "missing", "there is no such function"),
+    "USE_LIBUV": (
+        "is read by `create_c10d_store`",
+        "missing",
+        "with 0 the worker of rank 0 hosts the workers' store; there is no such function",
+    ),
     "CUDA_VISIBLE_DEVICES": ("is read, and is given to workers", "same", ""),
     "HIP_VISIBLE_DEVICES": ("is read, and is given to workers", "same", ""),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("is read, and is given to workers", "same", ""),

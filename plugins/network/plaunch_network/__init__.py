@@ -1,4 +1,4 @@
-"""Addresses, ports, endpoints and lists of hosts; and a server that slow clients cannot block.
+"""Addresses, ports, endpoints and lists of hosts; a server that slow clients cannot block.
 
 A library for backends, the doctor, servers of pages and other plugins. Public names are imported on
 first use.
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from plaunch_network.ports import numeric_place as numeric_place
     from plaunch_network.ports import open_listener as open_listener
     from plaunch_network.ports import port_owner as port_owner
+    from plaunch_network.torch_store import create_tcp_store as create_tcp_store
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -47,5 +48,6 @@ __getattr__, __dir__, __all__ = attach(
             "EVERYWHERE HeldPort count_connections has_listener listen_at_first numeric_place "
             "is_used_by open_listener port_owner"
         ),
+        ".torch_store": "create_tcp_store",
     },
 )

@@ -17,7 +17,7 @@ from plaunch.process import read_proc
 from plaunch.threads import BoundedCall
 from plaunch_job_store.client_greeting import StoreRefusedError
 from plaunch_job_store.other_programs import is_job_store
-from plaunch_network import SocketAddress
+from plaunch_network import SocketAddress, create_tcp_store
 
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, HostJobCheck, StoreEndpoint
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
@@ -148,7 +148,8 @@ class TcpStoreConnector:
             attempt.thread_id = threading.get_native_id()
             try:
                 with torch_log().limited(FATAL):
-                    return distributed.TCPStore(
+                    return create_tcp_store(
+                        distributed.TCPStore,
                         host_name=address.host,
                         port=address.port,
                         is_master=False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
 from plaunch_job_store.identity import IDENTITY, JOB_OF_HOST, make_identity
+from plaunch_network import create_tcp_store
 
 from plaunch_rendezvous_c10d.connection_limiter import ConnectionLimiter
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, StoreEndpoint
@@ -53,7 +54,8 @@ class HostedTcpStore:
         distributed = load_distributed()
 
         def create() -> Any:
-            store = distributed.TCPStore(
+            store = create_tcp_store(
+                distributed.TCPStore,
                 host_name=loop_back,
                 port=self.port,
                 is_master=True,

@@ -11,7 +11,13 @@ from plaunch.durations import bounded
 from plaunch.errors import PluginLoadError, RendezvousConnectionError
 from plaunch.texts import printable
 from plaunch.threads import BoundedCall
-from plaunch_network import EVERYWHERE, join_host_port, listen_at_first, numeric_place
+from plaunch_network import (
+    EVERYWHERE,
+    create_tcp_store,
+    join_host_port,
+    listen_at_first,
+    numeric_place,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -103,7 +109,8 @@ class RoundStore:
                 return None
             listener = listen(self._host, 0, _BACKLOG)
         own = listener.getsockname()[0]
-        return distributed.TCPStore(
+        return create_tcp_store(
+            distributed.TCPStore,
             host_name="127.0.0.1" if own in ("::", "0.0.0.0") else own,  # noqa: S104 - compared
             port=listener.getsockname()[1],
             is_master=True,
@@ -114,7 +121,8 @@ class RoundStore:
 
     def _connect(self, distributed: ModuleType) -> Any:
         def connect() -> Any:
-            return distributed.TCPStore(
+            return create_tcp_store(
+                distributed.TCPStore,
                 host_name=self._host,
                 port=self._port,
                 is_master=False,

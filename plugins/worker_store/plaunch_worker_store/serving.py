@@ -101,11 +101,16 @@ def _serve(create: Any, fd: int, host: str, port: int) -> Any:
         "timeout": timedelta(seconds=_CONNECT_TIMEOUT),
     }
     try:
-        # torch has two servers; its default is used. With an older torch, the other one does not
-        # serve a given socket.
-        return create(host, port, master_listen_fd=fd, **options)
+        try:
+            return create(host, port, master_listen_fd=fd, **options)
+        except RuntimeError as error:
+            # torch has two servers. Its default, libuv's, may be left out when torch is built.
+            if "without libuv" not in str(error):
+                raise
+            options["use_libuv"] = False
+            return create(host, port, master_listen_fd=fd, **options)
     except TypeError:
-        pass  # a torch without that argument
+        pass  # a torch without the argument `master_listen_fd`
     os.close(fd)
     print(BINDING, flush=True)
     os.read(0, 1)

@@ -195,6 +195,7 @@ _HARMLESS = (
     ),
 )
 _READS = (
+    FilteredRead("fsspec.config", "for key in envdict:", "FSSPEC_"),
     FilteredRead("fsspec.config", "envdict = dict(envdict)", "FSSPEC_"),
     FilteredRead("tqdm.utils", "if k.startswith(prefix)", "TQDM_", "prefix"),
 )
