@@ -121,6 +121,8 @@ def _fork_server_pid():
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_workers_are_bound_before_the_launchers_script_is_imported(tmp_path, start_method):
+    if start_method == "forkserver" and sys.version_info >= (3, 14):
+        pytest.skip("from Python 3.14 on, its fork server imports the script")
     script = tmp_path / "main.py"
     shown = tmp_path / "shown"
     script.write_text(
