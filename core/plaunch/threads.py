@@ -12,7 +12,7 @@ from plaunch.errors import ThreadStartError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BoundedCall", "start_thread"]
+__all__ = ["BoundedCall", "FinalWork", "start_thread"]
 
 _SETTLE = 0.02  # seconds after which the kernel no longer counts a thread that has ended
 UNHURRIED = 1.0  # seconds of a wait before `is_unwanted` is called
@@ -49,7 +49,7 @@ def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> N
         from plaunch.capacity import describe_shortage  # errors only
 
         raise ThreadStartError(
-            f"cannot start the thread {thread.name!r} of the launcher: {describe_shortage()}"
+            f"the launcher cannot start another thread: {describe_shortage()}"
         ) from error
 
 
@@ -66,6 +66,24 @@ def _start(thread: threading.Thread) -> None:
             raise
         time.sleep(_SETTLE)
         thread.start()
+
+
+class FinalWork(threading.Thread):
+    """A thread whose work the program finishes before it exits, also after everything else.
+
+    The command line waits for it up to `until`, and names it if it is abandoned then. It must end
+    by itself by that time: the interpreter of another program waits for it without a limit.
+
+    Args:
+        what: what it makes, for messages, such as `the failure bundle`.
+        function: the work.
+        seconds: how long the program waits, from now on.
+    """
+
+    def __init__(self, what: str, function: Callable[[], object], seconds: float) -> None:
+        super().__init__(target=function, name="plaunch-final-work", daemon=False)
+        self.what = what
+        self.until = time.monotonic() + seconds
 
 
 class BoundedCall:

@@ -124,6 +124,13 @@ def test_what_ends_by_itself_is_waited_for(left):
     assert run(left) == (IN_ORDER, "")
 
 
+def test_its_own_work_has_more_time_than_the_threads_of_plugins():
+    work = (
+        "from plaunch.threads import FinalWork; FinalWork('x', lambda: time.sleep(0.3), 60).start()"
+    )
+    assert run(work, 0.01) == (IN_ORDER, "")
+
+
 @pytest.mark.parametrize(
     ("left", "patience", "said", "written"),
     [
@@ -139,9 +146,15 @@ def test_what_ends_by_itself_is_waited_for(left):
             "plaunch does not wait any longer for: a function at exit (in wait, ",
             "main ",
         ),
+        (
+            "from plaunch.threads import FinalWork; FinalWork('the report', never.wait, 0).start()",
+            0.01,
+            "plaunch does not wait any longer for: the report\n",
+            IN_ORDER,
+        ),
         ("atexit.register(lambda: 1 / 0)", 60, "ZeroDivisionError", IN_ORDER),
     ],
-    ids=["a thread", "a function that does not return", "a function that raises"],
+    ids=["a thread", "a function that does not return", "its own work", "a function that raises"],
 )
 def test_what_does_not_end_is_named_and_the_rest_is_done(left, patience, said, written):
     out, err = run(left, patience)

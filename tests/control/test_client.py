@@ -193,7 +193,9 @@ def test_a_folder_that_others_may_use_is_not_trusted(runtime_dir, monkeypatch, c
     assert "has the mode 0777; only its owner may use it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["dance"], ["status", "--colour"], ["signal"]])
+@pytest.mark.parametrize(
+    "words", [[], ["dance"], ["status", "--colour"], ["signal"], ["status", "--timeout=0"]]
+)
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(words)
@@ -205,13 +207,14 @@ def test_a_silent_launch_is_reported_in_one_line(answering, monkeypatch, capsys)
     monkeypatch.setenv("PLAUNCH_RUNTIME_DIR", path.rpartition("/")[0])
     monkeypatch.setattr(client, "_left", lambda until: 0.05)
     assert main(["status", "job"]) == 4
-    assert main(["stop", "job"]) == 4
+    assert main(["stop", "job", "--timeout=1m30s"]) == 4
     assert main(["ps"]) == 0
     out, err = capsys.readouterr()
     silent = (
-        "plaunchctl: job (pid 1) did not answer within 2 s: it is suspended, or gets no CPU time"
+        "plaunchctl: job (pid 1) did not answer within {}: it is suspended, or gets no CPU time"
     )
-    assert err == f"{silent}\n{silent}; the request is withdrawn and will not be carried out\n"
+    first, second = silent.format("10 s"), silent.format("90 s")
+    assert err == f"{first}\n{second}; the request is withdrawn and will not be carried out\n"
     assert "no answer" in out
 
 

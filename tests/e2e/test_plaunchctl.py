@@ -362,9 +362,9 @@ def test_a_suspended_launcher_is_reported_in_time(agents, ctl):
     with ctl.waiting() as waits:
         node.process.send_signal(signal.SIGSTOP)
         try:
-            told = ctl.run("status", code=NO_ANSWER)
-            assert "did not answer within 2 s: it is suspended" in told
-            told = ctl.run("stop", code=NO_ANSWER)
+            told = ctl.run("status", "--timeout=1", code=NO_ANSWER)
+            assert "did not answer within 1 s: it is suspended" in told
+            told = ctl.run("stop", "--timeout=1", code=NO_ANSWER)
             assert "the request is withdrawn and will not be carried out" in told
             (row,) = ctl.json("ps")
             assert (row["run_id"], row["state"]) == ("still", "no answer")

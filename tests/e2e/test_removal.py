@@ -103,7 +103,7 @@ def test_plaunchctl_lacks_only_stacks_without_the_library_that_reads_them(
     done = run_without("hang", tmp_path, "--no-python", sys.executable, "-c", CONTROLLED)
     assert re.search("^  rank 0 .* running$", done.stdout, re.M), done.stdout
     assert "status exits with 0\nstacks exits with 1\n" in done.stdout
-    assert "cannot read stacks: plaunch_hang, which comes with plaunch, is not" in done.stderr
+    assert "cannot read stacks: the part of plaunch that reads them is not" in done.stderr
     assert "internal error" not in done.stderr
 
 

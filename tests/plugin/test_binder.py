@@ -86,9 +86,11 @@ def test_two_answers_are_an_error_that_names_both():
         binder_of(plugin("A", Shelves()), plugin("B", Shelves()))
     assert str(caught.value) == (
         f"{WHO} and {WHO.replace('A', 'B')} both bind the workers (plaunch_worker_binder); block "
-        "one of them with -p no:NAME"
+        "one of them with -p no:A or -p no:B"
     )
-    with pytest.raises(PluginError, match=r"plugin 'A' .* and .*'devices' .*plaunch_devices"):
+    with pytest.raises(
+        PluginError, match=r"plugin 'A' .* and the assignment of devices both .* -p no:devices"
+    ):
         binder_of(plugin("A", Shelves()), devices=["0"])
 
 

@@ -70,7 +70,7 @@ def test_plugins_that_contradict_each_other_are_both_named() -> None:
     assert caught.value.exit_code == ExitCode.PLUGIN
     assert str(caught.value) == (
         f"{WHO} and {WHO.replace('A', 'B')} set X to different values in plaunch_worker_env: '1' "
-        "and '2'; block one of them with -p no:NAME"
+        "and '2'; block one of them with -p no:A or -p no:B"
     )
 
 
@@ -132,7 +132,7 @@ def test_a_plugin_that_does_not_return_is_named(gate) -> None:
         find_worker_env(manager, WORKER, OWN)
     assert str(caught.value) == (
         f"{WHO} has not returned from plaunch_worker_env within 0.01 s; fix what it waits for, or "
-        "block it with -p no:NAME"
+        "block it with -p no:A"
     )
 
 

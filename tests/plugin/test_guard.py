@@ -48,7 +48,7 @@ def test_a_hook_that_offers_and_does_not_return_is_named(gate, name) -> None:
     assert caught.value.exit_code == ExitCode.PLUGIN
     assert str(caught.value) == (
         f"{WHO} has not returned from {kind.hook} within 0.01 s; fix what it waits for, or block "
-        "it with -p no:NAME"
+        "it with -p no:Plugin"
     )
 
 

@@ -106,7 +106,7 @@ def test_two_answers_are_an_error_that_names_both():
         store_of(plugin("A", offering), plugin("B", offering))
     assert str(caught.value) == (
         f"{WHO} and {WHO.replace('A', 'B')} both host the workers' store (plaunch_worker_store); "
-        "block one of them with -p no:NAME"
+        "block one of them with -p no:A or -p no:B"
     )
 
 

@@ -9,12 +9,15 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from plaunch.lazy import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
+
+    from plaunch.threads import FinalWork
 
 PATIENCE = 1.5  # seconds for threads and exit functions together
 _LAST_PATIENCE = 0.3  # seconds for the remaining steps after that
@@ -86,7 +89,8 @@ def end(code: int, patience: float = PATIENCE) -> NoReturn:
     `python -i`, or a profiler that writes at exit, the interpreter exits as usual.
 
     The interpreter waits without a limit for threads that are not daemons, and for exit functions.
-    Here both get `patience` seconds; then a message names them and the process exits.
+    Here both get `patience` seconds; then a message names them and the process exits. Only work
+    that plaunch has to finish, a `plaunch.threads.FinalWork`, has more time.
     """
     if (
         "torch" in sys.modules
@@ -137,13 +141,13 @@ class _BoundedExit:
             self._watcher.join()
 
     def _watch(self) -> None:
-        if self._is_over.wait(self._patience):
+        if self._is_over_in_time():
             return
         try:
             from plaunch.cli.console import STDERR  # few launches come here
 
             text = "the launch has ended; plaunch does not wait any longer for: "
-            STDERR.say(text + self._held_by(), "WARNING")
+            STDERR.say(text + (self._held_by()), "WARNING")
             rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
             rest.start()
             rest.join(_LAST_PATIENCE)
@@ -156,21 +160,37 @@ class _BoundedExit:
             atexit._run_exitfuncs()
         _flush()
 
+    def _is_over_in_time(self) -> bool:
+        if self._is_over.wait(self._patience):
+            return True
+        for work in _final_work():
+            work.join(max(work.until - time.monotonic(), 0.0))
+        # On a busy machine, the main thread may not have noticed yet that all others have ended.
+        is_held = self._step is not _EndStep.THREADS or _other_threads()
+        return self._is_over.wait(0.0 if is_held else self._patience)
+
     def _held_by(self) -> str:
         if self._step is _EndStep.STREAMS:
             return "stdout or stderr, which is blocked"
-        main = threading.main_thread()
-        if self._step is _EndStep.THREADS:
-            left = (thread for thread in threading.enumerate() if not thread.daemon)
-            named = [f"thread {t.name!r}{_place(t)}" for t in left if t is not main]
-        else:
-            named = [f"a function at exit{_place(main)}"]
+        if work := _final_work():
+            return " and ".join(one.what for one in work)
+        named = [f"thread {thread.name!r}{_place(thread)}" for thread in _other_threads()]
+        if self._step is _EndStep.FUNCTIONS or not named:
+            named = [f"a function at exit{_place(threading.main_thread())}"]
             if module := sys.modules.get("multiprocessing.process"):
                 named += [f"process {c.name!r} (pid {c.pid})" for c in module.active_children()]
-        return (
-            f"{', '.join(named) or 'a thread that has just ended'}. A plugin must end what it "
-            "starts, or start it as a daemon"
-        )
+        return f"{', '.join(named)}. A plugin must end what it starts, or start it as a daemon"
+
+
+def _other_threads() -> list[threading.Thread]:
+    main = threading.main_thread()
+    return [one for one in threading.enumerate() if not (one.daemon or one is main)]
+
+
+def _final_work() -> list[FinalWork]:
+    module = sys.modules.get("plaunch.threads")
+    kind: type[FinalWork] | None = getattr(module, "FinalWork", None)
+    return [] if kind is None else [t for t in threading.enumerate() if isinstance(t, kind)]
 
 
 def _place(thread: threading.Thread) -> str:

@@ -50,11 +50,14 @@ class OptionTable:
         self.plugin_of: dict[str, str] = {}  # names of plugins by the attribute of their options
         self._clashes: dict[str, str] = {}
         plugins = list(plugins)
+        self._first_party = {plugin.name for plugin in plugins if plugin.is_first_party}
         # The other attributes of `Arguments`.
         reserved = (name for name in dir(Arguments(self, ())) if not name.startswith("_"))
         owners = {word: [CORE] for word in (*reserved, *(w for o in OPTIONS for w in _words(o)))}
         for plugin in plugins:
             who = f"plugin {plugin.name!r} of {plugin.owner}"
+            if plugin.is_first_party:
+                who = f"{plugin.owner} (-p no:{plugin.name} blocks it)"
             for word in dict.fromkeys(word for o in plugin.options for word in _words(o)):
                 owners.setdefault(word, []).append(who)
         for plugin in plugins:
@@ -98,14 +101,13 @@ class OptionTable:
         except PlaunchError:
             raise
         except Exception as error:
-            plugin = self.plugin_of.get(option.dest)
-            if plugin is None:
+            if not self.is_plugins(option):
                 raise
             from plaunch.errors import one_line  # errors only
 
-            raise PluginError(
-                f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"
-            ) from error
+            name = self.plugin_of[option.dest]
+            whose = "" if name in self._first_party else f" of plugin {name!r}"
+            raise PluginError(f"{option.names[-1]}{whose} failed: {one_line(error)}") from error
 
     def _note_clash(self, option: Option, owners: list[str]) -> None:
         text = (

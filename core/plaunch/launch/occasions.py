@@ -46,15 +46,17 @@ def run_after_failure(
             continue
         create = partial(_create, path, components.context)
         try:
-            extension = guard.call(plugin.who, "AFTER_FAILURE", create, guard.limits.start)
-            item = ExtensionRunner(plugin.who, extension, guard)
+            extension = guard.call(plugin.who, "AFTER_FAILURE", create, guard.limits.after_failure)
+            item = ExtensionRunner(
+                plugin.who, extension, guard, is_first_party=plugin.is_first_party
+            )
             item.start(AgentControl(agent, item.who, agent.snapshot, log=log))
         except PlaunchError as error:
             logger.warning("%s", error)
             continue
         if result is not None:
             item.note_result(result)
-        item.end()
+        item.end(guard.limits.after_failure)
 
 
 def create_listeners(manager: PluginManager, context: PluginContext, occasion: str) -> list[Notify]:

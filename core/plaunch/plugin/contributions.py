@@ -209,9 +209,14 @@ def _find_sole(
     if len(results) > 1:
         raise PluginError(
             f"{results[0].who} and {results[1].who} both {does} ({hook}); block one of them with "
-            "-p no:NAME"
+            f"{_blocking(results)}"
         )
     return results[0] if results else None
+
+
+def _blocking(results: Iterable[HookResult]) -> str:
+    """Return the options that block the plugins of these results."""
+    return " or ".join(f"-p no:{result.plugin.name}" for result in results)
 
 
 def find_worker_env(
@@ -231,7 +236,7 @@ def find_worker_env(
             changes a variable of plaunch's own, or contradicts another plugin.
     """
     merged: dict[str, str] = {}
-    owners: dict[str, str] = {}
+    owners: dict[str, HookResult] = {}
     read_only = MappingProxyType(dict(env))
     results: list[HookResult] = manager.hook.plaunch_worker_env(worker=worker, env=read_only)
     for result in results:
@@ -245,11 +250,11 @@ def find_worker_env(
                 )
             if merged.setdefault(name, value) != value:
                 raise PluginError(
-                    f"{owners[name]} and {result.who} set {name} to different values in "
+                    f"{owners[name].who} and {result.who} set {name} to different values in "
                     f"{_ENVIRONMENT}: {merged[name]!r} and {value!r}; block one of them with "
-                    "-p no:NAME"
+                    f"{_blocking((owners[name], result))}"
                 )
-            owners.setdefault(name, result.who)
+            owners.setdefault(name, result)
     return merged
 
 

@@ -50,13 +50,16 @@ class ExtensionRunner:
         who: its plugin, for messages.
         given: the extension, or an object with methods of one.
         guard: calls it.
+        is_first_party: whether the plugin comes with plaunch.
     """
 
-    def __init__(self, who: str, given: object, guard: CallGuard) -> None:
+    def __init__(
+        self, who: str, given: object, guard: CallGuard, *, is_first_party: bool = False
+    ) -> None:
         self._extension = extension = _adopt(given)
         self.who = extension.known_as or who  # in requests and messages
+        self.name = who if is_first_party else f"an extension of {who}"  # in messages about calls
         self.takes_events = extension.takes_events
-        self._plugin = who
         self._result: RunResult | None = None
         self._guard = guard
         self._is_started = False
@@ -69,7 +72,7 @@ class ExtensionRunner:
             PluginError: it failed, or has not returned in time.
         """
         self._guard.call(
-            f"an extension of {self._plugin}",
+            self.name,
             "start",
             partial(self._extension.start, control),
             self._guard.limits.start,
@@ -92,10 +95,14 @@ class ExtensionRunner:
         if self._is_started:
             self._extension.stop(self._result)
 
-    def end(self) -> None:
-        """Stop the extension if it takes no events; otherwise its event queue stops it."""
+    def end(self, seconds: float | None = None) -> None:
+        """Stop the extension if it takes no events; otherwise its event queue stops it.
+
+        Args:
+            seconds: how long to wait; by default the limit for a stop.
+        """
         if not self.takes_events:
-            self._call("stop", self.close, self._guard.limits.stop)
+            self._call("stop", self.close, seconds or self._guard.limits.stop)
 
     def rest(self) -> None:
         """Have the extension end its threads before the process forks."""
@@ -107,7 +114,7 @@ class ExtensionRunner:
 
     def _call(self, method: str, function: Callable[[], object], seconds: float) -> None:
         try:
-            self._guard.call(f"an extension of {self._plugin}", method, function, seconds)
+            self._guard.call(self.name, method, function, seconds)
         except PluginError as error:
             logger.warning("%s", error)
 
@@ -295,7 +302,8 @@ def create_extensions(manager: PluginManager, context: PluginContext) -> list[Ex
     """
     results: list[HookResult] = manager.hook.plaunch_extensions(context=context)
     found: list[ExtensionRunner] = []
-    for who, given in ((result.who, result.value) for result in results):
+    for result in results:
+        who, given = result.who, result.value
         if not isinstance(given, Iterable):
             raise PluginError(f"{who} returned {given!r} from {HOOK}, which cannot be iterated")
         for extension in given:
@@ -304,5 +312,7 @@ def create_extensions(manager: PluginManager, context: PluginContext) -> list[Ex
                     f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
                     f"{', '.join(_METHODS)}"
                 )
-            found.append(ExtensionRunner(who, extension, manager.guard))
+            found.append(
+                ExtensionRunner(who, extension, manager.guard, is_first_party=result.is_first_party)
+            )
     return found

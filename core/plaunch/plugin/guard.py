@@ -172,6 +172,7 @@ class CallLimits(NamedTuple):
         decision: for a decision of a signal policy or a restart policy.
         start: for `start` of an extension.
         stop: for `stop` of an extension.
+        after_failure: for the creation of an extension after a failure, and for its `stop`.
         others: for hooks and methods with a limit of their own, by name.
     """
 
@@ -181,6 +182,7 @@ class CallLimits(NamedTuple):
     decision: float = 1.0
     start: float = 10.0
     stop: float = 2.0
+    after_failure: float = 10.0
     others: Mapping[str, float] = MappingProxyType(
         {"plaunch_doctor_checks": 15.0, "describe_wait": 1.0}
     )

@@ -18,6 +18,7 @@ from plaunch.plugin import hookspecs
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.guard import NotReturnedError
 from plaunch.plugin.kinds import ALL_KINDS, LIFECYCLE
+from plaunch.plugin.metadata import FIRST_PARTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ class LoadedPlugin:
         key: the name under which it is registered, such as `KIND:NAME`; hooks are called in the
             order of these.
         options: the values of its own options, if one of them is given.
+        known_as: what it does, for messages, in a few words; empty for its kind and name.
     """
 
     kind: str
@@ -65,6 +67,7 @@ class LoadedPlugin:
     obj: object = None
     key: str = ""
     options: dict[str, object] = field(default_factory=dict)
+    known_as: str = ""
 
     @property
     def origin(self) -> str:
@@ -75,9 +78,20 @@ class LoadedPlugin:
         return f"distribution {release}, module {self.module}"
 
     @property
+    def is_first_party(self) -> bool:
+        """Whether it comes with plaunch."""
+        return self.distribution == FIRST_PARTY
+
+    @property
     def who(self) -> str:
-        """Its name in messages: kind, name and origin."""
-        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
+        """Its name in messages: what it is known as, or kind and name; and its origin."""
+        return self.with_origin(
+            self.known_as or f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r}"
+        )
+
+    def with_origin(self, name: str) -> str:
+        """Add the origin to a name in messages; users know plaunch's own parts without it."""
+        return name if self.is_first_party else f"{name} ({self.origin})"
 
 
 class HookResult(NamedTuple):
@@ -90,6 +104,11 @@ class HookResult(NamedTuple):
     def who(self) -> str:
         """The plugin's name in messages."""
         return self.plugin.who
+
+    @property
+    def is_first_party(self) -> bool:
+        """Whether the plugin comes with plaunch."""
+        return self.plugin.is_first_party
 
 
 class Implementation(NamedTuple):
@@ -266,7 +285,7 @@ class Hooks:
             limits.others.get(item.hook, limits.hook),
             until_stop=True,
             passing=(PlaunchError,),
-            advice="; fix what it waits for, or block it with -p no:NAME",
+            advice=f"; fix what it waits for, or block it with -p no:{item.plugin.name}",
         )
 
     def _call_all(

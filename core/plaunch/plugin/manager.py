@@ -132,7 +132,7 @@ class PluginManager:
     def origin(self, kind: Kind[Any], name: str) -> str:
         """Return the distribution, version and module of a name; empty for plaunch's own."""
         plugin, _ = self._registry.get(kind, name)
-        return "" if plugin.distribution == FIRST_PARTY else plugin.origin
+        return "" if plugin.is_first_party else plugin.origin
 
     def selected(self) -> list[LoadedPlugin]:
         """Return the plugins that are loaded so far, in the order of loading."""
@@ -264,8 +264,9 @@ class PluginManager:
                 `seconds`, by default a minute.
         """
         plugin, thing = self._registry.get(kind, name)
+        who = f"{kind.label} {name!r} ({kind.flag})"
         result: R = self.guard.call(
-            f"{kind.label} {name!r} ({kind.flag}) of {plugin.origin}",
+            who if plugin.is_first_party else f"{who} of {plugin.origin}",
             getattr(thing, "__name__", type(thing).__name__),
             function,
             seconds,
@@ -277,7 +278,7 @@ class PluginManager:
 
     def who(self, kind: Kind[Any], name: str) -> str:
         """Return how messages name the component of a name; loads its plugin."""
-        return f"{kind.label} {name!r} ({self._registry.get(kind, name)[0].origin})"
+        return self._registry.get(kind, name)[0].with_origin(f"{kind.label} {name!r}")
 
     def who_made(self, component: object) -> str:
         """Return how messages name the plugin whose `make` or `call` returned a component."""

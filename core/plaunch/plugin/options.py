@@ -304,9 +304,20 @@ class PluginOptions(NamedTuple):
     module: str = ""
 
     @property
+    def is_first_party(self) -> bool:
+        """Whether it comes with plaunch."""
+        return self.owner.partition(" ")[0] == FIRST_PARTY
+
+    @property
+    def known_as(self) -> str:
+        """What it does, for messages, in a few words; empty if its module does not say so."""
+        return find_known_as(self.declared_by)
+
+    @property
     def who(self) -> str:
         """Its name in messages."""
-        return f"plugin {self.name!r} ({self.owner})"
+        name = self.known_as or f"plugin {self.name!r}"
+        return name if self.is_first_party else f"{name} ({self.owner})"
 
     @property
     def package(self) -> str:
@@ -316,6 +327,12 @@ class PluginOptions(NamedTuple):
     def declared(self, name: str) -> Any:
         """Return what the module has under `name`, such as `AFTER_FAILURE`; None without it."""
         return getattr(self.declared_by, name, None)
+
+
+def find_known_as(module: object) -> str:
+    """Return how messages name the plugin of a module or object, its `KNOWN_AS`, or ""."""
+    name = getattr(module, "__dict__", {}).get("KNOWN_AS")
+    return name if isinstance(name, str) else ""
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
@@ -365,7 +382,9 @@ def resolve_options(
             variable = next((name for name in option.variables if name in environ), None)
             if option.dest in left:
                 value = left.pop(option.dest)
-                where = f"option {option.dest!r} of plugin {plugin.name!r}"
+                where = f"option {option.dest!r}"
+                if not plugin.is_first_party:
+                    where += f" of plugin {plugin.name!r}"
             elif variable is not None:
                 value, where = environ[variable], f"variable {variable}"
             else:

@@ -20,8 +20,8 @@ from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
 from plaunch.plugin.guard import Culprits, keeping_sigchld
 from plaunch.plugin.hooks import LoadedPlugin
 from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
-from plaunch.plugin.metadata import FIRST_PARTY, Distribution, EntryPoint, import_errors, normalise
-from plaunch.plugin.options import load_options
+from plaunch.plugin.metadata import Distribution, EntryPoint, import_errors, normalise
+from plaunch.plugin.options import find_known_as, load_options
 from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
@@ -170,16 +170,23 @@ class PluginRegistry:
             PluginLoadError: it cannot be loaded.
         """
         entry = self._installed.find(kind, name)
+        known_as = ""
         if entry is not None and kind is WITH_OPTIONS:
-            plugin = load_options(entry).plugin
-            if plugin:
-                entry = entry._replace(value=plugin)
+            declared = load_options(entry)
+            known_as = declared.known_as
+            if declared.plugin:
+                entry = entry._replace(value=declared.plugin)
             else:  # its hooks are in the lifecycle plugin of the same name
                 kind, entry = LIFECYCLE, self._installed.find(LIFECYCLE, name)
-        return None if entry is None else self.load(kind, entry)
+        return None if entry is None else self.load(kind, entry, known_as)
 
-    def load(self, kind: Kind[Any], entry: EntryPoint) -> LoadedPlugin:
+    def load(self, kind: Kind[Any], entry: EntryPoint, known_as: str = "") -> LoadedPlugin:
         """Load the plugin of an entry point.
+
+        Args:
+            kind: its kind.
+            entry: the entry point.
+            known_as: its name in messages; empty for that in its module, if there is one.
 
         Raises:
             PluginLoadError: it cannot be loaded.
@@ -190,12 +197,19 @@ class PluginRegistry:
         with contextlib.suppress(ValueError):
             module = entry.target().module
         plugin = LoadedPlugin(
-            kind.name, entry.name, distribution.name, distribution.version, module
+            kind.name,
+            entry.name,
+            distribution.name,
+            distribution.version,
+            module,
+            known_as=known_as,
         )
         try:
             delayed = "every launch" if kind is LIFECYCLE else f"launches that use {entry.name!r}"
             with self._importing(plugin, delayed):
                 obj = _import(entry, plugin.who)
+                if not kind.hook:
+                    plugin = replace(plugin, known_as=known_as or find_known_as(obj))
                 if self._hooks.find_hooks(obj, plugin.who, is_required=not kind.hook):
                     obj = self._instance_of(obj, plugin.who)
                     plugin = self._register(replace(plugin, obj=obj))
@@ -267,14 +281,13 @@ class PluginRegistry:
             plugin: the plugin.
             delayed: the launches that import it, for the message.
         """
-        is_first_party = plugin.distribution == FIRST_PARTY
-        if not is_first_party:  # a bug in plaunch's own plugins is an internal error
+        if not plugin.is_first_party:  # a bug in plaunch's own plugins is an internal error
             self.culprits.note(plugin.module, plugin.who)
         began = time.monotonic()
         with keeping_sigchld(plugin.who, "while it was loaded"):
             yield
         duration = time.monotonic() - began
-        if duration > SLOW_IMPORT and not is_first_party:
+        if duration > SLOW_IMPORT and not plugin.is_first_party:
             logger.warning("%s took %.1f s to load, which delays %s", plugin.who, duration, delayed)
 
     def _register(self, plugin: LoadedPlugin) -> LoadedPlugin:

@@ -30,7 +30,7 @@ VERSION = 1
 _LONGEST_WAIT = 2.0  # seconds that a request may wait for an event, or for the end
 _MOST_REASON = 200  # characters
 _NO_STACKS = (
-    "this launch cannot read stacks: plaunch_hang, which comes with plaunch, is not installed; "
+    "this launch cannot read stacks: the part of plaunch that reads them is not installed; "
     "reinstall plaunch"
 )
 _ROOT = 0

@@ -9,6 +9,8 @@ import sys
 from plaunch.lazy import TYPE_CHECKING
 
 from plaunch_control.client import (
+    LIST_PATIENCE,
+    PATIENCE,
     ClientError,
     ForeignError,
     GoneError,
@@ -61,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             return commands.COMMANDS[options.command](launch, options)
         except ClientError as error:
-            return _report(launch, error)
+            return _report(launch, error, options.timeout)
     except NoSuchJobError as error:
         foreign = find_foreign(options.job, user) if options.job else ""
         _complain(
@@ -70,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         return FOREIGN if foreign else NO_JOB
 
 
-def _report(launch: Launch, error: ClientError) -> int:
+def _report(launch: Launch, error: ClientError, seconds: float) -> int:
     if isinstance(error, RefusedError):
         _complain(f"{launch}: {error}")
         return REFUSED
@@ -78,7 +80,7 @@ def _report(launch: Launch, error: ClientError) -> int:
         _complain(f"{launch}: {error}")
         return FOREIGN
     if isinstance(error, SilentError):
-        text = f"{launch} did not answer within 2 s: it is suspended, or gets no CPU time"
+        text = f"{launch} did not answer within {seconds:g} s: it is suspended, or gets no CPU time"
         if isinstance(error, WithdrawnError):
             text += "; the request is withdrawn and will not be carried out"
         _complain(text)
@@ -93,6 +95,15 @@ def _complain(text: str) -> None:
     from plaunch.texts import printable  # after usage errors
 
     sys.stderr.write(f"plaunchctl: {printable(text)}\n")
+
+
+def _seconds(text: str) -> float:
+    from plaunch.durations import Duration  # if it is given
+
+    try:
+        return Duration(least=0.1, most=3600.0, has_units=True).parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _PrintCompletion(argparse.Action):
@@ -138,6 +149,16 @@ def create_parser() -> argparse.ArgumentParser:
         if job:
             command.add_argument("job", nargs="?", metavar="JOB", help="which launch")
         command.add_argument("--json", action="store_true", help="write JSON")
+        patience = LIST_PATIENCE if name == "ps" else PATIENCE
+        command.set_defaults(timeout=patience)
+        if name != "wait":
+            command.add_argument(
+                "--timeout",
+                type=_seconds,
+                default=patience,
+                metavar="SECONDS",
+                help=f"how long to wait for the answer of a launch (default: {patience:g})",
+            )
         return command
 
     add("ps", "list all launches", job=False)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-PATIENCE = 2.0  # seconds for an answer
+PATIENCE = 10.0  # seconds for an answer; a launcher may get little CPU time
+LIST_PATIENCE = 2.0  # of `ps`, which also lists launches that do not answer
 _MOST_BYTES = 64 << 20  # of an answer
 
 

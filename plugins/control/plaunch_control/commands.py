@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 
 from plaunch.lazy import TYPE_CHECKING
 from plaunch.numbers import name_ranks
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from plaunch_control.launches import Launch
 
 _LONG_POLL = 2.0  # seconds that a request for events, or for the end, waits in the launch
-_PATIENCE = 5.0  # seconds for the answer to such a request
-_STACKS_PATIENCE = 6.0  # seconds for stacks; nodes have three seconds to answer
+_PATIENCE = 5.0  # seconds for the answer of `wait` to such a request
 
 
 def ps(launches: list[Launch], options: argparse.Namespace) -> int:
     """List all launches, including those that do not answer."""
-    rows = [row for row in _map_parallel(launches, _row_of) if row is not None]
+    describe = partial(_row_of, patience=options.timeout)
+    rows = [row for row in _map_parallel(launches, describe) if row is not None]
     if options.json:
         _print_json(rows)
     elif rows:
@@ -37,10 +38,10 @@ def ps(launches: list[Launch], options: argparse.Namespace) -> int:
     return 0
 
 
-def _row_of(launch: Launch) -> dict[str, Any] | None:
+def _row_of(launch: Launch, patience: float) -> dict[str, Any] | None:
     row: dict[str, Any] = {"run_id": launch.run_id, "pid": launch.pid}
     try:
-        status = ask(launch.path, "/v1/status")
+        status = ask(launch.path, "/v1/status", patience=patience)
     except GoneError:
         from plaunch_control.folder import remove_stale  # rarely needed
 
@@ -62,7 +63,7 @@ def _row_of(launch: Launch) -> dict[str, Any] | None:
 
 
 def _map_parallel(launches: list[Launch], function: Callable[[Launch], Any]) -> list[Any]:
-    """Call a function for all launches in parallel: each that does not answer takes two seconds."""
+    """Call a function for all launches in parallel: each that does not answer takes long."""
     if len(launches) < 2:
         return [function(launch) for launch in launches]
     import threading  # several launches
@@ -82,7 +83,7 @@ def _map_parallel(launches: list[Launch], function: Callable[[Launch], Any]) -> 
 
 def status(launch: Launch, options: argparse.Namespace) -> int:
     """Show the state of one launch, and of the other nodes of its job."""
-    data = ask(launch.path, _page("/v1/status", nodes=1))
+    data = ask(launch.path, _page("/v1/status", nodes=1), patience=options.timeout)
     if options.json:
         _print_json(data)
         return 0
@@ -164,9 +165,9 @@ def stacks(launch: Launch, options: argparse.Namespace) -> int:
     """Show the stacks of the workers."""
     page = _page("/v1/stacks", ranks=options.ranks)
     try:
-        data = ask(launch.path, page, patience=_STACKS_PATIENCE)
+        data = ask(launch.path, page, patience=options.timeout)
     except SilentError:
-        raise ClientError(f"it sent no stacks within {_STACKS_PATIENCE:g} s") from None
+        raise ClientError(f"it sent no stacks within {options.timeout:g} s") from None
     if options.json:
         _print_json(data)
         return 0
@@ -184,7 +185,7 @@ def send_request(launch: Launch, options: argparse.Namespace) -> int:
     given = {"reason": options.reason}
     if getattr(options, "all_nodes", False):
         given["all_nodes"] = True
-    data = ask(launch.path, f"/v1/{options.command}", given)
+    data = ask(launch.path, f"/v1/{options.command}", given, patience=options.timeout)
     action = {
         "stop": "stop the job" if data["nodes"] == "all" else "stop",
         "restart": "restart all workers",
@@ -196,7 +197,8 @@ def send_request(launch: Launch, options: argparse.Namespace) -> int:
 
 def send_signal(launch: Launch, options: argparse.Namespace) -> int:
     """Send a signal to workers."""
-    data = ask(launch.path, "/v1/signal", {"signal": options.signal, "ranks": options.ranks})
+    given = {"signal": options.signal, "ranks": options.ranks}
+    data = ask(launch.path, "/v1/signal", given, patience=options.timeout)
     return _report(
         data, options, f"{data['signal']} is sent to {name_ranks(data['ranks'])} of {launch}"
     )
@@ -216,7 +218,7 @@ def _report(data: dict[str, Any], options: argparse.Namespace, text: str) -> int
 
 def events(launch: Launch, options: argparse.Namespace) -> int:
     """Show the events of a launch."""
-    for event in _events(launch, follow=options.follow):
+    for event in _events(launch, options.timeout, follow=options.follow):
         if options.json:
             print(json.dumps(event), flush=True)
             continue
@@ -246,13 +248,14 @@ def _fact(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if " " in text else text
 
 
-def _events(launch: Launch, *, follow: bool) -> Iterator[dict[str, Any]]:
+def _events(launch: Launch, timeout: float, *, follow: bool) -> Iterator[dict[str, Any]]:
     after = 0
     data: dict[str, Any]
     while True:
         wait = _LONG_POLL if follow else 0
         try:
-            data = ask(launch.path, _page("/v1/events", after=after, wait=wait), patience=_PATIENCE)
+            page = _page("/v1/events", after=after, wait=wait)
+            data = ask(launch.path, page, patience=wait + timeout)
         except SilentError:
             if not follow:
                 raise
@@ -305,7 +308,7 @@ def logs(launch: Launch, options: argparse.Namespace) -> int:
     """Show the log files of the workers of this node."""
     from plaunch_control.logs import show_logs  # imports `re`
 
-    data = ask(launch.path, "/v1/logs")
+    data = ask(launch.path, "/v1/logs", patience=options.timeout)
     if options.json:
         _print_json(data)
         return 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+KNOWN_AS = "plaunchctl"
 DELAY = 0.05  # seconds before it listens; a shorter launch does not pay for it
 _MOST_CONNECTIONS = 32
 _OPEN_TIMEOUT = 1.0  # seconds to wait for a thread that is opening the socket
@@ -47,7 +48,7 @@ class ControlExtension(Extension):
     """
 
     takes_events = False
-    known_as = "plaunchctl"
+    known_as = KNOWN_AS
 
     def __init__(self, context: PluginContext) -> None:
         self._context = context

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_devices.plugin"
+KNOWN_AS = "the assignment of devices"
 SETTINGS = ("devices", "numa_options", "virtual_local_rank")
 # Counts the devices of a name that is not a device counter.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         """Passes events to an extension."""
 
         who: str
+        name: str
 
 
 logger = logging.getLogger("plaunch")
@@ -105,8 +106,7 @@ class EventPublisher:
             from plaunch_events.event_queue import EventQueue  # if there are extensions
 
             for item in extensions:
-                who = f"an extension of {item.who}"
-                self._extensions[item] = EventQueue(item.who, item, who=who, head_start=None)
+                self._extensions[item] = EventQueue(item.who, item, who=item.name, head_start=None)
         self._queues = [*handlers, *self._extensions.values()]
         self._stream = EventStream(log)
         self._forks_workers = False

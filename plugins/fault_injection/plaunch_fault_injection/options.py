@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_fault_injection.plugin:FaultInjection"
+KNOWN_AS = "fault injection"
 
 
 def read_faults(text: str) -> str:

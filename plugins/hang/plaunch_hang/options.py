@@ -28,6 +28,7 @@ class HangOptions:
     """The options for the detection of hangs."""
 
     PLUGIN = "plaunch_hang.plugin:Hangs"
+    KNOWN_AS = "hang detection"
     OPTIONS = (
         Option(
             ("--hang-timeout",),
@@ -50,6 +51,7 @@ class StacksOptions:
     """The options of stacks."""
 
     PLUGIN = "plaunch_hang.stacks.plugin:Stacks"
+    KNOWN_AS = "the collection of stacks"
     ON_RESTART = "plaunch_hang.stacks.import_watch:ImportWatch"
     ON_SLOW_STOP = "plaunch_hang.stacks.slow_stops:SlowStops"
     OPTIONS = (

@@ -6,6 +6,7 @@ from plaunch.numbers import digits, quote
 from plaunch.options import Option
 
 PLUGIN = "plaunch_logs_default.plugin"
+KNOWN_AS = "the rotation of log files"
 
 MIN_SIZE = 64 << 10  # bytes; the largest single write
 MAX_SIZE = 1 << 60  # bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_preload.plugin"
+KNOWN_AS = "preloading"
 
 OPTIONS = (
     Option(

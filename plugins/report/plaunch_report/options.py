@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_report.plugin"
+KNOWN_AS = "the failure bundle"
 AFTER_FAILURE = "plaunch_report.plugin:AfterFailure"
 
 OPTIONS = (

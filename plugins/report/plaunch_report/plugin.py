@@ -64,15 +64,17 @@ class AfterFailure(Extension):
         is_wanted = result is None or result.is_failed()
         if not is_wanted or not keeps_files(self._context.settings.get("logs_specs")):
             return
-        events = self._control.take_events()
-        if all(event.name != "plaunch.workers.started" for event in events):
-            return
-        from plaunch_report.failure_bundle.extension import FailureBundles  # failures
+        from plaunch_report.failure_bundle.extension import start_work  # failures
 
-        bundles = FailureBundles(self._context, "", "last")
-        for event in events:
-            bundles.handle(event)
-        bundles.stop(result)
+        start_work(lambda: self._write(result))
+
+    def _write(self, result: RunResult | None) -> None:
+        from plaunch_report.failure_bundle.bundle import write_bundle  # failures
+        from plaunch_report.failure_bundle.extension import write_after
+
+        events = self._control.take_events()
+        if any(event.name == "plaunch.workers.started" for event in events):
+            write_after(events, result, self._context, write_bundle)
 
 
 def read_folder(given: object) -> str:

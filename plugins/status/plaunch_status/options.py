@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_status.plugin"
+KNOWN_AS = "the status page"
 
 OPTIONS = (
     Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_torchrun.plugin:Timers"
+KNOWN_AS = "the timers of workers"
 
 OPTIONS = (
     Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plaunch.options import Option
 
 PLUGIN = "plaunch_worker_store.plugin"
+KNOWN_AS = "the workers' store"
 
 OPTIONS = (
     Option(

@@ -17,6 +17,7 @@ from plaunch.agent import RunResult, WorkerState
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch.process import ProcessFailure
+from plaunch.threads import FinalWork
 from plaunch_report.failure_bundle import bundle
 from plaunch_report.failure_bundle.extension import FailureBundles
 from plaunch_report.failure_bundle.history import (
@@ -122,7 +123,7 @@ def test_missing_parts_are_listed(tmp_path):
     assert f"\nreport.txt: {len(files['report.txt'])} bytes\n" in contents
 
 
-def test_a_part_that_hangs_is_left_out(tmp_path, gate):
+def test_a_part_that_hangs_is_left_out(tmp_path, gate, logged):
     failed = FailedAttempt("train.py", 0)
 
     def hang(words, until):
@@ -138,19 +139,35 @@ def test_a_part_that_hangs_is_left_out(tmp_path, gate):
         "contents.txt",
     }
     assert "\ndoctor.txt: not finished within 0." in files["contents.txt"]
+    assert logged.messages[1:] == [
+        "the failure bundle is incomplete: within 9.2 s there was no time for doctor.txt"
+    ]
 
 
-def test_files_without_time_left_are_listed(tmp_path):
+def test_files_without_time_left_are_listed(tmp_path, logged):
     write(tmp_path, times={"files": 0.0})
     files = read(tmp_path / "failure-0.zip")
     assert files.keys() == {"contents.txt"}
     assert "\nreport.txt: left out, as there was no time left\n" in files["contents.txt"]
+    assert logged.messages[1:] == [
+        "the failure bundle is incomplete: within 0 s there was no time for report.txt, "
+        "events.jsonl, versions.txt, plan.txt and 1 more"
+    ]
+
+
+def test_a_part_that_does_not_exist_is_no_lack_of_time(tmp_path, logged):
+    write(tmp_path)
+    assert "\nlogs: there are none" in read(tmp_path / "failure-0.zip")["contents.txt"]
+    assert len(logged.messages) == 1
 
 
 def test_a_bundle_that_hangs_is_abandoned(tmp_path, monkeypatch, logged, gate):
     monkeypatch.setattr(os, "makedirs", lambda *args, **options: gate.wait())
     write(tmp_path, times={"bundle": 0.2})
-    assert logged.messages == ["no failure bundle: it was not done within 0.2 s"]
+    assert logged.messages == [
+        "no failure bundle: it was not written within 0.2 s; the machine is busy, or a folder does "
+        "not answer"
+    ]
 
 
 @pytest.mark.parametrize("calls", [[(zipfile.ZipFile, "writestr")], [(os, "link"), (os, "rename")]])
@@ -273,19 +290,24 @@ def test_only_failures_have_bundles(tmp_path, which, recorded, expected):
         extension.handle(one)
     extension.stop(None)
     for thread in threading.enumerate():
-        if thread.name.startswith("plaunch-failure-bundle-"):
+        if isinstance(thread, FinalWork):
             thread.join()
     assert [path.name for path in tmp_path.iterdir()] == expected
 
 
 def test_the_number_of_simultaneous_bundles_is_limited(tmp_path, logged, gate):
-    extension = FailureBundles(context_of(), str(tmp_path), "all", lambda *args: gate.wait())
+    begun = queue.Queue()
+
+    def write(failed, *_):
+        begun.put(failed.attempt)
+        gate.wait()
+
+    extension = FailureBundles(context_of(), str(tmp_path), "all", write)
     for attempt in range(1, 6):
         extension.handle(event("restart", attempt=attempt, cause="failure"))
     extension.handle(event("launcher.finished", attempt=5, outcome="failed"))
     extension.stop(None)
-    names = sorted(one.name for one in threading.enumerate() if "failure-bundle-" in one.name)
-    assert [name[-1] for name in names] == ["0", "1", "2", "3", "5"]
+    assert sorted(begun.get(timeout=60) for _ in range(5)) == [0, 1, 2, 3, 5]
     assert logged.messages == ["no failure bundle of attempt 4: 4 others are being written"]
 
 

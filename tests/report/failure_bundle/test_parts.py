@@ -78,13 +78,14 @@ def test_parts_are_independent(gate):
         "none": lambda: fail(MissingError("there is none")),
         "good": lambda: [File("good.txt", b"yes")],
     }
-    files, missing = gather(parts, time.monotonic() + 0.3)
+    files, missing, late = gather(parts, time.monotonic() + 0.3)
     assert [file.name for file in files] == ["good.txt"]
     assert missing == {
         "slow": "not finished within 0.3 s",
         "broken": "ValueError: odd",
         "none": "there is none",
     }
+    assert late == ["slow"]
 
 
 KERNEL = """\

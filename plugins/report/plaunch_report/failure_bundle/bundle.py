@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+MOST_NAMED = 4  # missing files in the message
+
 
 class BundleTimes(NamedTuple):
-    """When to give up, in seconds since the start of a bundle.
-
-    The launcher waits 1.5 s at its end for threads of plugins.
+    """When to give up, in seconds since the start of a bundle, for which the launcher waits.
 
     Args:
         commands: programs are killed.
@@ -49,10 +49,10 @@ class BundleTimes(NamedTuple):
         bundle: the bundle is abandoned.
     """
 
-    commands: float = 1.0
-    parts: float = 1.05
-    files: float = 1.25
-    bundle: float = 1.4
+    commands: float = 8.0
+    parts: float = 8.5
+    files: float = 9.2
+    bundle: float = 9.7
 
 
 def write_bundle(
@@ -79,16 +79,40 @@ def write_bundle(
         logger.warning("no failure bundle is written: %s", error)
         return
     if not call.wait(until.bundle - time.monotonic()):
-        logger.warning("no failure bundle: it was not done within %.1f s", times.bundle)
+        logger.warning(
+            "no failure bundle: it was not written within %g s; the machine is busy, or a folder "
+            "does not answer",
+            times.bundle,
+        )
     elif call.error is not None:
         logger.warning("no failure bundle is written: %s", _describe(call.error))
-    elif not call.result:
+    elif call.result is None:
         logger.info(
             "no failure bundle: the run has no folder; give --log-dir or --failure-bundle=DIR"
         )
     else:
+        written = cast("_Written", call.result)
         # A warning, so that it is shown with the report at any log level.
-        logger.warning("failure bundle: %s (for plaunch-report)", call.result)
+        logger.warning("failure bundle: %s (for plaunch-report)", written.path)
+        if written.late:
+            logger.warning(
+                "the failure bundle is incomplete: within %g s there was no time for %s",
+                times.files,
+                name_some(written.late),
+            )
+
+
+class _Written(NamedTuple):
+    """The path of a bundle, and the parts and files for which there was no time."""
+
+    path: str
+    late: list[str]
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Name the first `MOST_NAMED` of these files, and say how many others there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _write(
@@ -97,19 +121,19 @@ def _write(
     folder: str,
     until: BundleTimes,
     create: Callable[..., dict[str, Part]],
-) -> str:
-    """Write the bundle; return its path, or an empty text if there is no folder for it."""
+) -> _Written | None:
+    """Write the bundle; return None if there is no folder for it."""
     specs = cast("LogsSpecs | None", context.settings.get("logs_specs"))
     folders = find_folders(specs, context.run_id)
     target = folder or folders.kept
     if not target:
-        return ""
+        return None
     words = commands.own_words()
     redact = Redaction.of_launch(os.environ, words or (), context.settings)
     repeat = failed.repeat if failed.is_restart else None
     attempt_files = AttemptFiles(folders.run, failed.attempt, failed.ranks, repeat)
     parts = create(failed, context, attempt_files, words, until.commands)
-    files, missing = gather(parts, until.parts)
+    files, missing, late = gather(parts, until.parts)
     title = (
         f"run {context.run_id!r}, attempt {failed.attempt}, on {context.host}: "
         f"{failed.name or 'the launch'} failed\n"
@@ -124,12 +148,13 @@ def _write(
             _open(partial) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         ):
-            contents = _add_all(archive, files, redact, until.files)
+            contents, left_out = _add_all(archive, files, redact, until.files)
             contents += [f"{name}: {why}" for name, why in missing.items()]
             data = redact("\n".join((title, *contents, "")).encode(errors="replace"))
             _add(archive, "contents.txt", data)
         # After closing it, because some file systems report only then that they are full.
-        return _publish(partial, os.path.join(target, f"failure-{failed.attempt}"))
+        path = _publish(partial, os.path.join(target, f"failure-{failed.attempt}"))
+        return _Written(path, [*late, *left_out])
     except OSError as error:
         error.filename = target
         raise
@@ -215,17 +240,19 @@ def _events(failed: FailedAttempt) -> Iterator[File]:
 
 def _add_all(
     archive: zipfile.ZipFile, files: Sequence[File], redact: Redaction, until: float
-) -> list[str]:
-    """Add files until the time is over; return a line about each."""
+) -> tuple[list[str], list[str]]:
+    """Add files until the time is over; return a line about each, and the names of the others."""
     lines = []
+    left_out = []
     for file in files:
         if time.monotonic() > until:
             lines.append(f"{file.name}: left out, as there was no time left")
+            left_out.append(file.name)
             continue
         data = redact(file.data)
         _add(archive, file.name, data)
         lines.append(f"{file.name}: {len(data)} bytes{file.note and f' ({file.note})'}")
-    return lines
+    return lines, left_out
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from plaunch.process import LAUNCHER_VARIABLE, inheritable
 from plaunch_events import WITHHELD, is_secret
 
-from plaunch_report.failure_bundle.gathering import File, MissingError
+from plaunch_report.failure_bundle.gathering import File, LateError, MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,7 +101,7 @@ def run_plaunch(words: Sequence[str], until: float) -> bytes:
     try:
         out, err = process.communicate(timeout=max(until - time.monotonic(), 0.0))
     except subprocess.TimeoutExpired:
-        raise MissingError(
+        raise LateError(
             f"plaunch {words[0]} took longer than {until - began:.1f} s, and was killed"
         ) from None
     finally:

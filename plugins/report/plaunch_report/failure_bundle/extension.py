@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent import Extension
+from plaunch.threads import FinalWork
 
 from plaunch_report.failure_bundle.history import FailureHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from plaunch.agent import RunResult
     from plaunch.events import Event
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
     from plaunch_report.failure_bundle.history import FailedAttempt
 
+    Write = Callable[[FailedAttempt, PluginContext, str], None]
+
 logger = logging.getLogger("plaunch")
 
+LIMIT = 10.0  # seconds after a failure in which its bundle is made
 _FAILED = ("failed", "error")  # the outcomes of launches with a bundle
+_FINISHED = "plaunch.launcher.finished"
 _MAX_AT_A_TIME = 4  # bundles, if workers fail repeatedly at once
 _REST_WAIT = 0.8  # seconds for bundles to be finished before workers are forked
 
@@ -31,14 +35,13 @@ class FailureBundles(Extension):
     """Keeps the events of a launch, and writes a bundle when the job fails.
 
     A bundle is written on its own thread, so that neither the report nor a restart waits for it.
-    The thread is not a daemon thread: the process ends after the bundle is written, which takes
-    less than two seconds.
+    The process ends after the bundle is written, or has failed, `LIMIT` seconds later at most.
 
     Args:
         context: the launch.
         folder: the folder of bundles; empty for the folder of the run.
         which: `last`, or `all` to include failures followed by a restart.
-        write: writes a bundle; None for `write_bundle`.
+        write: writes a bundle.
     """
 
     def __init__(
@@ -46,20 +49,20 @@ class FailureBundles(Extension):
         context: PluginContext,
         folder: str,
         which: str,
-        write: Callable[[FailedAttempt, PluginContext, str], None] | None = None,
+        write: Write | None = None,
     ) -> None:
         self._context = context
         self._folder = folder
         self._which = which
-        self._write = write
+        self._write = write or _write_bundle
         self._history = FailureHistory()
         self._end: Event | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: list[FinalWork] = []
 
     def handle(self, event: Event) -> None:
         """Keep the next event; after a restart, write a bundle if `which` is `all`."""
         self._history.note(event)
-        if event.name == "plaunch.launcher.finished":
+        if event.name == _FINISHED:
             self._end = event
         elif (
             event.name == "plaunch.restart"
@@ -88,19 +91,37 @@ class FailureBundles(Extension):
                 len(self._threads),
             )
             return
-        write = self._write
-        if write is None:
-            from plaunch_report.failure_bundle.bundle import write_bundle as write  # failures only
+        thread = start_work(lambda: self._write(failed, self._context, self._folder))
+        if thread is not None:
+            self._threads.append(thread)
 
-        thread = threading.Thread(
-            target=write,
-            args=(failed, self._context, self._folder),
-            name=f"plaunch-failure-bundle-{failed.attempt}",
-            daemon=False,
-        )
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads, or the interpreter is ending
-            logger.warning("no failure bundle is written: %s", error)
-            return
-        self._threads.append(thread)
+
+def start_work(function: Callable[[], object]) -> FinalWork | None:
+    """Start the thread that makes a bundle; if there is none, log why and return None."""
+    thread = FinalWork("the failure bundle", function, LIMIT)
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads, or the interpreter is ending
+        logger.warning("no failure bundle is written: %s", error)
+        return None
+    return thread
+
+
+def write_after(
+    events: Iterable[Event], result: RunResult | None, context: PluginContext, write: Write
+) -> None:
+    """Write the last bundle of a launch that has kept its events, to the folder of the run."""
+    history = FailureHistory()
+    end = None
+    for event in events:
+        history.note(event)
+        if event.name == _FINISHED:
+            end = event
+    if end is not None and end.metadata["outcome"] in _FAILED:
+        write(history.describe_failure(end, result), context, "")
+
+
+def _write_bundle(failed: FailedAttempt, context: PluginContext, folder: str) -> None:
+    from plaunch_report.failure_bundle.bundle import write_bundle  # on the thread; failures only
+
+    write_bundle(failed, context, folder)

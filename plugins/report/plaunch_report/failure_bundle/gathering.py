@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import ThreadStartError
 from plaunch.plugin import one_line
@@ -29,19 +29,35 @@ class MissingError(Exception):
     """A part cannot be collected; the message says why."""
 
 
-def gather(parts: Mapping[str, Part], until: float) -> tuple[list[File], dict[str, str]]:
+class LateError(MissingError):
+    """There was not enough time to collect a part."""
+
+
+class Gathered(NamedTuple):
+    """What was collected.
+
+    Args:
+        files: in the order of the parts.
+        missing: why a part is missing, by name.
+        late: the missing parts for which there was not enough time.
+    """
+
+    files: list[File]
+    missing: dict[str, str]
+    late: list[str]
+
+
+def gather(parts: Mapping[str, Part], until: float) -> Gathered:
     """Collect all parts at the same time.
 
     Args:
         parts: the functions that collect them, by name.
         until: when unfinished parts are abandoned, on the monotonic clock.
-
-    Returns:
-        The files, in the order of the parts, and the reasons of missing parts, by name.
     """
     began = time.monotonic()
     files: list[File] = []
     missing: dict[str, str] = {}
+    late: list[str] = []
     calls: dict[str, BoundedCall] = {}
     for name, part in parts.items():
         try:
@@ -52,10 +68,13 @@ def gather(parts: Mapping[str, Part], until: float) -> tuple[list[File], dict[st
     for name, call in calls.items():
         if not call.wait(until - time.monotonic()):
             missing[name] = f"not finished within {max(until - began, 0.0):.1f} s"
+            late.append(name)
         elif isinstance(call.error, MissingError):
             missing[name] = str(call.error)
+            if isinstance(call.error, LateError):
+                late.append(name)
         elif call.error is not None:
             missing[name] = one_line(call.error)
         else:
             files += call.result  # type: ignore[arg-type]
-    return files, missing
+    return Gathered(files, missing, late)

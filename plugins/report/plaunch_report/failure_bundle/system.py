@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOG = "/dev/kmsg"
 MAX_LINES = 500  # lines
 _RECORD = 1 << 14  # bytes; records of the kernel are at most 8 KiB long
-_DMESG_TIMEOUT = 0.5  # seconds
+_DMESG_TIMEOUT = 5.0  # seconds
 _RELEVANT = re.compile(
     r"oom[-_ ]|out of memory|killed process|NVRM|\bXid\b|amdgpu|machine check|\bMCE\b"
     r"|blocked for more than|I/O error",
