@@ -40,3 +40,18 @@ def test_only_a_sigkill_from_outside_may_be_the_out_of_memory_killers(tmp_path):
     outcomes.workers[3] = Ended(103, -signal.SIGKILL)
     outcomes.begin_stop()
     assert outcomes.note(3).failure is None
+
+
+def test_the_space_of_shared_memory_is_read_after_a_bus_error_only(tmp_path):
+    shared = str(tmp_path)
+    outcomes = WorkerOutcomes(
+        "t", 2, LogsDest(), WorkerResults(), unranked_worker, "/bin/python", shared
+    )
+    outcomes.workers[0] = Ended(100, -signal.SIGBUS)
+    outcomes.workers[1] = Ended(101, -signal.SIGSEGV)
+    failure = outcomes.note(0).failure
+    free, total = failure.shared_memory
+    assert 0 <= free <= total
+    assert total > 0
+    assert failure.program == "/bin/python"
+    assert outcomes.note(1).failure.shared_memory is None

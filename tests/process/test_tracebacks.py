@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from plaunch.process import ProcessFailure, shorten
-from plaunch.process.tracebacks import SourceFiles
+from plaunch.process.tracebacks import SourceFiles, abort_in_output
 
 from helpers.programs import run_python
 from helpers.tracebacks import HEADER, TORCH, WHILE, failure_with, frames
@@ -106,7 +106,8 @@ def test_an_abort_while_the_interpreter_exits_follows_its_exception() -> None:
     lines = [HEADER, *frames("/home/me/a.py", 12), "OSError: no space", late]
     failure = failure_with(lines, -signal.SIGABRT)
     assert failure.headline == "OSError: no space (a.py:12)"
-    assert failure_with([late], -signal.SIGABRT).headline == "killed by SIGABRT (signal 6)"
+    alone = failure_with([late], -signal.SIGABRT)
+    assert alone.headline == f"killed by SIGABRT (signal 6): {late}"
 
 
 def test_an_exit_without_an_exception_has_no_place() -> None:
@@ -224,3 +225,33 @@ def test_python_writes_those_like_this(tmp_path) -> None:
 def test_lines_of_logs_are_no_part_of_the_message() -> None:
     lines = [HEADER, *frames("/home/me/a.py", 1), "ValueError: bad", "  shape", "[W1124 x] closed"]
     assert failure_with(lines).raised.text == "ValueError: bad\n  shape"
+
+
+THROWN = "terminate called after throwing an instance of 'std::runtime_error'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([THROWN, "  what():  bad shape"], "std::runtime_error: bad shape"),
+        (["loss 1", THROWN, "  what():  bad", ""], "std::runtime_error: bad"),
+        ([THROWN, "  what():  [enforce fail at /a.cc:4] 8 vs 4"], "std::runtime_error: 8 vs 4"),
+        ([THROWN, "  what():  CUDA error", "For debugging", "frame #0: f (a.so)", ""],
+         "std::runtime_error: CUDA error"),
+        ([THROWN, "  what():  bad", "", "Fatal Python error: Aborted", "", "Thread 0x1:"],
+         "std::runtime_error: bad"),
+        (["[rank1]: " + THROWN, "[rank1]:   what():  bad"], "std::runtime_error: bad"),
+        (["terminate called after throwing an instance of 'int'"], "int"),
+        (["done", "terminate called without an active exception"],
+         "terminate called without an active exception"),
+        # The messages of other processes, and what a script has printed.
+        ([THROWN, "  what():  bad", "step 2"], ""),
+        (["terminate called without an active exception", "step 2"], ""),
+        ([THROWN, "something else"], ""),
+        (["log: " + THROWN, "  what():  bad"], ""),
+        (["  what():  bad"], ""),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_the_reason_of_an_abort_is_the_end_of_the_output(lines, said):
+    assert abort_in_output(lines) == said

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from plaunch.process.streams import Streams as Streams
     from plaunch.process.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.tracebacks import Raised as Raised
+    from plaunch.process.tracebacks import abort_in_output as abort_in_output
     from plaunch.process.watches import Held as Held
     from plaunch.process.watches import HeldProcesses as HeldProcesses
     from plaunch.process.watches import HoldWatch as HoldWatch
@@ -127,7 +128,7 @@ __getattr__, __dir__, __all__ = attach(
         ".start": "SubprocessContext start_processes start_program",
         ".streams": "OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",
-        ".tracebacks": "Raised",
+        ".tracebacks": "Raised abort_in_output",
         ".watches": "Held HeldProcesses HoldWatch describe_hold",
     },
 )

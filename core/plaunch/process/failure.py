@@ -66,6 +66,9 @@ class ProcessFailure(Value):
         log_files: the files with its stdout and stderr, if there are any.
         lifetime: seconds between its start and the failure; None if unknown.
         is_shown: whether the launcher's own stderr has shown the last lines, on this node.
+        program: the path of the program that it ran; empty if that is unknown, as on another node.
+        shared_memory: the free and the total space of /dev/shm when its exit was seen, in bytes;
+            known after a SIGBUS.
         reason: who sent the signal that ended it and why, if that went through the launcher.
         known_place: `place`, if another node has read it; empty to read it here.
         known_consequence: `consequence`, if another node has read it, with empty words if it found
@@ -87,6 +90,8 @@ class ProcessFailure(Value):
     log_files: list[str] = field(default_factory=list, kw_only=True)
     lifetime: float | None = field(default=None, kw_only=True)
     is_shown: bool = field(default=False, kw_only=True)
+    program: str = field(default="", kw_only=True)
+    shared_memory: tuple[int, int] | None = field(default=None, kw_only=True)
     reason: str = field(default="", kw_only=True)
     known_place: str = field(default="", kw_only=True)
     known_consequence: Consequence | None = field(default=None, kw_only=True)
@@ -215,6 +220,11 @@ class ProcessFailure(Value):
         how = self.text if (self.global_rank or 0) < 0 else self.describe_exit()
         if self.reason:
             how += f": {self.reason}"
+        elif self.exitcode == -signal.SIGABRT and not (self.has_reply or self.hung):
+            from plaunch.process.tracebacks import abort_in_output  # failures only
+
+            if said := abort_in_output(self.last_lines):
+                how += f": {said}"
         return _one_line(self.raised.text or how)
 
     @property

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plaunch.process.watches import OutOfMemoryCounter
 
 _log = logging.getLogger("plaunch")
+_SHARED = "/dev/shm"  # noqa: S108 - not a file of plaunch's
 
 
 @plain_dataclass
@@ -62,6 +63,8 @@ class WorkerOutcomes:
         dest: where their output goes, and where they report exceptions.
         results: receives what the workers send back.
         worker_info: what is known of the worker with this local rank and pid.
+        program: the path or name of the program that they run; empty if it is unknown.
+        shared: the folder of shared memory.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class WorkerOutcomes:
         dest: LogsDest,
         results: WorkerResults,
         worker_info: Callable[[int, int], WorkerInfo],
+        program: str = "",
+        shared: str = _SHARED,
     ) -> None:
         self.workers: dict[int, ProcessHandle] = {}
         self.exits: dict[int, WorkerExit] = {}  # in the order seen
@@ -79,6 +84,8 @@ class WorkerOutcomes:
         self._dest = dest
         self._results = results
         self._worker_info = worker_info
+        self._program = program
+        self._shared = shared
         self._new: list[int] = []  # the local ranks of exits that `take` has not returned yet
         self._live_at_stop: frozenset[int] = frozenset()
         self._stopped_ranks: frozenset[int] = frozenset()
@@ -153,6 +160,8 @@ class WorkerOutcomes:
             failure = replace(failure, message=problem)
         if exitcode == -signal.SIGKILL and self._memory is not None:
             failure = replace(failure, oom_killed=self._memory.has_killed())
+        if exitcode == -signal.SIGBUS:
+            failure = replace(failure, shared_memory=_find_space(self._shared))
         _log.debug(
             "%s %d (pid %d) failed: %s", self._name, local_rank, pid, failure.describe_exit()
         )
@@ -234,6 +243,7 @@ class WorkerOutcomes:
             exitcode,
             self._dest.error_files.get(local_rank, ""),
             global_rank=rank if rank >= 0 else None,
+            program=self._program,
             log_files=[path for path in dict.fromkeys(paths) if path and path != os.devnull],
         )
         failure = replace(failure, lifetime=max(failure.timestamp - self._began, 0.0))
@@ -261,3 +271,12 @@ class WorkerOutcomes:
         except OSError:
             return None
         return (status.st_ino, status.st_mtime_ns, status.st_size) if status.st_size else None
+
+
+def _find_space(folder: str) -> tuple[int, int] | None:
+    """Return the free and the total space of a file system, in bytes; None if it has none."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize

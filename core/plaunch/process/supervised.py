@@ -6,6 +6,7 @@ import abc
 import contextlib
 import logging
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,6 +104,7 @@ class SupervisedContext(PContext):
             self._logs_dest,
             self._results,
             self._components.worker_info,
+            entrypoint if isinstance(entrypoint, str) else sys.executable,
         )
         self._from_starter: set[int] = set()  # the local ranks that the starter has started
         self._lock = threading.RLock()  # held while the state of the workers is read or changed

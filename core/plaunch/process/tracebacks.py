@@ -83,6 +83,10 @@ _CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call fir
 # Messages of aborts, and of faults in the process's own code, which also end in an abort.
 _LATE_ABORT = "terminate called without an active exception"
 _ABORTS = ("terminate called", "  what():", "Watchdog caught")
+_THROWN = re.compile(r"terminate called after throwing an instance of '.+'")
+_WHAT = "  what():"
+_ENFORCED = re.compile(r"^\[enforce fail at [^\]]*\] ")  # gloo puts the place in its source first
+_NATIVE_FRAME = "frame #"
 _OWN_FAULT = re.compile(
     r"CUDA error|(?:malloc|free|realloc|\w+_chunk)\(\)|double free|corrupted (?:size|double-linked)"
     r"|stack smashing|(?i:\bassert)"
@@ -174,6 +178,28 @@ def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]
     """Return them for a worker without an error file; after a signal, the reason of the abort."""
     lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     return _reason_of_abort(lines) if exitcode < 0 else _chain(lines)
+
+
+def abort_in_output(last_lines: Sequence[str]) -> str:
+    """Return why C++ aborted: type and text of its exception, or the last line; or "".
+
+    The message must be the end of the output, where native frames and a dump of faulthandler may
+    follow it. Otherwise it belongs to another process, or the script has printed it.
+    """
+    lines = unmarked(last_lines)
+    dump = next((n for n, line in enumerate(lines) if line.startswith(FAULT)), len(lines))
+    said = "\n".join(lines[:dump]).rstrip().split("\n")
+    if said[-1] == _LATE_ABORT:
+        return _LATE_ABORT
+    begin = next((n for n in reversed(range(len(said))) if _THROWN.fullmatch(said[n])), None)
+    if begin is None:
+        return ""
+    what, *rest = said[begin + 1 :] or [_WHAT]
+    if not what.startswith(_WHAT) or (rest and not rest[-1].startswith(_NATIVE_FRAME)):
+        return ""
+    kind = said[begin].partition("'")[2].rstrip("'")
+    text = _ENFORCED.sub("", what.removeprefix(_WHAT).strip())
+    return f"{kind}: {text}" if text else kind
 
 
 def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int]:

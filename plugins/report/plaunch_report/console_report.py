@@ -21,10 +21,10 @@ from plaunch_report.failure_report import (
     describe_time,
     explain,
     explain_launcher,
-    hints,
     is_of_node,
     summarize,
 )
+from plaunch_report.hints import find_hints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,8 +67,8 @@ def _details(error: ChildFailedError) -> Iterator[str]:
         yield f"  ended: {printable_output(error.name)}, with its node, {ended}, {when}"
     else:
         yield f"  process: {printable_output(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
-    for text in hints(root, error.early_ends):
-        yield f"  hint: {text}"
+    for text in find_hints(root, error.early_ends):
+        yield f"  hint: {printable_output(text)}"
     for path in root.log_files:
         yield f"  log file: {printable_output(path)}"
     if root.error_file != NO_FILE:

@@ -1,20 +1,21 @@
 """The failure report: the first failure and its cause, other failures, and stopped workers.
 
-This is the text of a `ChildFailedError`; the launcher loads nothing else of this package for it.
+This is the text of a `ChildFailedError`.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
 from plaunch.process import describe_exit, shorten
 from plaunch.texts import printable_output
 
+from plaunch_report.hints import find_hints
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from plaunch.process import ChildFailedError, ProcessFailure
 
@@ -23,13 +24,9 @@ MAX_TRACEBACK_LINES = 200
 MAX_OTHER_FAILURES = 32
 MAX_SUMMARY_CHARS = 160
 
-_CRASHES = frozenset(
-    -signal.Signals[f"SIG{name}"] for name in ("SEGV", "BUS", "FPE", "ILL", "ABRT")
-)
 DATE = "%Y-%m-%d %H:%M:%S.%f %z"
 _CLOCK = "%H:%M:%S.%f"
 NO_FILE = "<N/A>"  # `ProcessFailure.error_file` without a file
-_FAULT_HANDLER = "Fatal Python error: "
 
 
 def format_report(error: ChildFailedError, border: str = "", section: str = "") -> str:
@@ -90,7 +87,7 @@ def _first_failure(rank: int, failure: ProcessFailure, early_ends: Sequence[str]
     ]
     if failure.error_file != NO_FILE:
         lines.append(f"  error file: {printable_output(failure.error_file)}")
-    lines += [f"  hint:       {text}" for text in hints(failure, early_ends)]
+    lines += [f"  hint:       {printable_output(text)}" for text in find_hints(failure, early_ends)]
     return lines + explain(failure)
 
 
@@ -121,34 +118,6 @@ def explain(failure: ProcessFailure) -> list[str]:
     if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
         return [*lines, "  Its output on stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
     return [*lines, "  It wrote nothing to stderr."]
-
-
-def hints(failure: ProcessFailure, early_ends: Sequence[str] = ()) -> Iterator[str]:
-    """Hints for finding a cause that the worker could not report itself."""
-    consequence = failure.consequence
-    if consequence and early_ends:
-        yield "a worker that ends before the others closes its connections to them"
-    elif consequence:
-        what = "was gone" if consequence.is_gone else "did not answer in time"
-        yield f"a peer {what}; no other failure is known"
-    if failure.has_reply:
-        return
-    if failure.exitcode == -signal.SIGKILL and not failure.oom_killed:
-        yield "SIGKILL comes from outside: a scheduler, a limit of the container, or a user"
-    is_dumped = any(_FAULT_HANDLER in line for line in failure.last_lines)
-    if failure.exitcode in _CRASHES and not is_dumped:
-        yield "with PYTHONFAULTHANDLER=1 in its environment, python shows where it crashed"
-    if not failure.last_lines and any(map(_is_on_full_disk, failure.log_files)):
-        yield "the disk of its log files is full"
-
-
-def _is_on_full_disk(path: str) -> bool:
-    try:
-        status = os.statvfs(path)
-    except OSError:  # a file of another host
-        return False
-    # Some file systems, such as those of FUSE, report 0 of 0 blocks.
-    return status.f_bavail == 0 and status.f_blocks > 0
 
 
 def _other_failures(
