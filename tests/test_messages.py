@@ -108,10 +108,10 @@ def test_plugins_that_come_with_plaunch_are_known_by_what_they_do():
     assert len(plugins) > 15
     for plugin in plugins:
         if plugin.plugin or plugin.declared("AFTER_FAILURE"):
-            assert plugin.known_as, plugin.name
-            assert plugin.who == plugin.known_as
-            loaded = manager.load_named(WITH_OPTIONS, plugin.name)
-            assert loaded.who == plugin.known_as
+            known_as = plugin.declared("KNOWN_AS")
+            assert known_as, plugin.name
+            assert plugin.who == known_as
+            assert manager.load_named(WITH_OPTIONS, plugin.name).who == known_as
     for loaded in manager.selected():
         assert loaded.who == loaded.known_as
 

@@ -17,6 +17,7 @@ from plaunch.errors import PluginError, RendezvousError, SignalException, UsageE
 from plaunch.events import Event
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
+from plaunch.threads import FinalWork
 from plaunch_events import COMMON_KEYS, SCHEMA
 from plaunch_logs_default import DefaultLogsSpecs
 
@@ -426,8 +427,12 @@ def test_what_goes_wrong_after_a_failure_is_one_line(tmp_path, monkeypatch, capl
     monkeypatch.setattr(parts, "EVENT_STREAM", "no_such_module:events")
     specs = DefaultLogsSpecs(log_dir=str(tmp_path))
     config = LaunchConfig(1, 1, 1, max_restarts=0, start_method="fork", logs_specs=specs)
-    with pytest.raises(ChildFailedError), caplog.at_level(logging.WARNING, "plaunch"):
-        elastic_launch(config, _fail)()
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        with pytest.raises(ChildFailedError):
+            elastic_launch(config, _fail)()
+        for thread in threading.enumerate():
+            if isinstance(thread, FinalWork):
+                thread.join()
     (line,) = [record.message for record in caplog.records if "no_such" in record.message]
     assert "no_such_module, which comes with plaunch, is not installed" in line
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plaunch.cli.entry import end_at_signals as end_at_signals
     from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.entry import open_missing_streams as open_missing_streams
+    from plaunch.cli.file_systems import await_file_system as await_file_system
     from plaunch.cli.invocation import Invocation as Invocation
     from plaunch.cli.parser import Arguments as Arguments
     from plaunch.cli.parser import OptionTable as OptionTable
@@ -41,6 +42,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".console": "STDERR",
+        ".file_systems": "await_file_system",
         ".entry": "end end_at_signals entry_point open_missing_streams",
         ".invocation": "Invocation",
         ".parser": "Arguments OptionTable installed_table parse",

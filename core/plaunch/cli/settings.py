@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.worker import check_workers
 from plaunch.cli.console import STDERR
+from plaunch.cli.file_systems import await_file_system
 from plaunch.cli.script import run_script_path
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
@@ -354,6 +355,10 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
 
 
 def _check_file(script: str, args: Arguments) -> None:
+    await_file_system(f"the script {script!r}", lambda: _check_script(script, args))
+
+
+def _check_script(script: str, args: Arguments) -> None:
     try:
         os.stat(script)
     except (FileNotFoundError, NotADirectoryError):
@@ -373,6 +378,10 @@ def _check_file(script: str, args: Arguments) -> None:
 
 
 def _check_program(program: str, who: str = "--no-python runs") -> None:
+    await_file_system(f"the program {program!r}", lambda: _find_program(program, who))
+
+
+def _find_program(program: str, who: str) -> None:
     import shutil  # programs only
 
     if shutil.which(program) is not None:

@@ -309,14 +309,9 @@ class PluginOptions(NamedTuple):
         return self.owner.partition(" ")[0] == FIRST_PARTY
 
     @property
-    def known_as(self) -> str:
-        """What it does, for messages, in a few words; empty if its module does not say so."""
-        return find_known_as(self.declared_by)
-
-    @property
     def who(self) -> str:
         """Its name in messages."""
-        name = self.known_as or f"plugin {self.name!r}"
+        name = find_known_as(self.declared_by) or f"plugin {self.name!r}"
         return name if self.is_first_party else f"{name} ({self.owner})"
 
     @property
@@ -331,8 +326,7 @@ class PluginOptions(NamedTuple):
 
 def find_known_as(module: object) -> str:
     """Return how messages name the plugin of a module or object, its `KNOWN_AS`, or ""."""
-    name = getattr(module, "__dict__", {}).get("KNOWN_AS")
-    return name if isinstance(name, str) else ""
+    return str(getattr(module, "__dict__", {}).get("KNOWN_AS", ""))
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
@@ -382,9 +376,8 @@ def resolve_options(
             variable = next((name for name in option.variables if name in environ), None)
             if option.dest in left:
                 value = left.pop(option.dest)
-                where = f"option {option.dest!r}"
-                if not plugin.is_first_party:
-                    where += f" of plugin {plugin.name!r}"
+                whose = "" if plugin.is_first_party else f" of plugin {plugin.name!r}"
+                where = f"option {option.dest!r}{whose}"
             elif variable is not None:
                 value, where = environ[variable], f"variable {variable}"
             else:

@@ -173,7 +173,7 @@ class PluginRegistry:
         known_as = ""
         if entry is not None and kind is WITH_OPTIONS:
             declared = load_options(entry)
-            known_as = declared.known_as
+            known_as = find_known_as(declared.declared_by)
             if declared.plugin:
                 entry = entry._replace(value=declared.plugin)
             else:  # its hooks are in the lifecycle plugin of the same name

@@ -99,9 +99,7 @@ class SupervisedContext(PContext):
         self._reaper = self._components.reaper or Reaper()
         self._results = results or WorkerResults()
         self._outcomes = WorkerOutcomes(
-            name,
-            self.nprocs,
-            self._logs_dest,
+            *(name, self.nprocs, self._logs_dest),
             self._results,
             self._components.worker_info,
             entrypoint if isinstance(entrypoint, str) else sys.executable,

@@ -6,6 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from plaunch.cli import await_file_system
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
 
@@ -48,8 +49,8 @@ def _read(path: str, *, is_project: bool) -> Mapping[str, Any]:
             "'plaunch[toml]', or give --config= to ignore the file"
         ) from None
     try:
-        with open(path, "rb") as file:
-            content: dict[str, Any] = toml.load(file)
+        data = await_file_system(f"the settings file {path!r} (--config)", lambda: _bytes(path))
+        content: dict[str, Any] = toml.loads(data.decode())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         if isinstance(error, (toml.TOMLDecodeError, UnicodeDecodeError)):
@@ -62,6 +63,11 @@ def _read(path: str, *, is_project: bool) -> Mapping[str, Any]:
     if not isinstance(own, dict):
         raise UsageError(f"tool.plaunch in {path} is {quote(own)}, which is not a table")
     return own
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _given(

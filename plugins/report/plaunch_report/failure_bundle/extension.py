@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent import Extension
+from plaunch.errors import PlaunchError
+from plaunch.plugin import one_line
 from plaunch.threads import FinalWork
 
 from plaunch_report.failure_bundle.history import FailureHistory
@@ -98,7 +100,15 @@ class FailureBundles(Extension):
 
 def start_work(function: Callable[[], object]) -> FinalWork | None:
     """Start the thread that makes a bundle; if there is none, log why and return None."""
-    thread = FinalWork("the failure bundle", function, LIMIT)
+
+    def work() -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - this thread has no caller
+            said = str(error) if isinstance(error, PlaunchError) else one_line(error)
+            logger.warning("no failure bundle is written: %s", said)
+
+    thread = FinalWork("the failure bundle", work, LIMIT)
     try:
         thread.start()
     except RuntimeError as error:  # no more threads, or the interpreter is ending
