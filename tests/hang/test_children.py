@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from plaunch_hang.sampler import place_of, read_children, waits_for_children
-from plaunch_hang.stacks import KernelState, ProcessStacks, StackFrame, ThreadStack
+from plaunch_hang.sampler import place_of, read_children
+from plaunch_hang.stacks import (
+    KernelState,
+    ProcessStacks,
+    StackFrame,
+    ThreadStack,
+    waits_for_children,
+)
 from plaunch_hang.watch import ChildSample
 
 PYTHON = "/usr/lib/python3.11"
@@ -39,7 +45,7 @@ def read(worker, below, *seen, values=None):
         {10: worker},
         lambda pids: {one.pid: one for one in seen if one.pid in pids},
         lambda pids: values or {},
-        lambda pids: {10: below},
+        {10: below},
         lambda pid: f"use of {pid}",
     )[10]
 
@@ -94,4 +100,21 @@ def test_workers_that_wait_for_no_process(worker):
 
 
 def test_without_waiting_workers_nothing_is_read():
-    assert read_children({}, None, None, None) == {}
+    assert read_children({}, None, None, {}, None) == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "terminal", "how"),
+    [
+        ("T", "", "suspended"),
+        ("t", "", "traced by a debugger"),
+        ("S", "/dev/pts/3", "waiting for input from /dev/pts/3"),
+        ("S", "", ""),
+    ],
+)
+def test_a_process_that_is_held_holds_the_worker_that_waits_for_it(state, terminal, how):
+    held = ProcessStacks(
+        20, reason="it is not Python", kernel=KernelState(state, terminal=terminal)
+    )
+    seen = read(python(10, RUNS), {20: 10}, held)
+    assert seen[20].hold == (how and f"waiting for process 20, which is {how}")

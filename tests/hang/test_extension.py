@@ -83,6 +83,19 @@ def test_a_held_worker_is_logged_and_causes_no_action(make):
     assert len(node.control.reported) == 1
 
 
+def test_a_worker_in_a_debugger_is_held(make):
+    node = make(action="stop")
+    node.sampler.holds[5] = "at a prompt of pdb"
+    node.sample(60)
+    title, *lines = node.control.said
+    assert re.match(r"rank 5 on gpu-7 is at a prompt of pdb since [\d:]{8}; --hang-t", title)
+    assert re.fullmatch(rf"{re.escape(LINES[0])}, at a prompt of pdb since [\d:]{{8}}", lines[0])
+    assert not node.control.reported
+    node.sampler.holds.clear()
+    node.sample(30)
+    assert len(node.control.reported) == 1
+
+
 @pytest.mark.parametrize(("action", "is_final"), [("restart", False), ("stop", True)])
 def test_a_hang_is_a_failure(make, action, is_final):
     node = make(action=action)
@@ -210,6 +223,15 @@ def test_a_timeout_given_in_code(timeout, seconds):
 def test_invalid_options(options, message):
     with pytest.raises(UsageError, match=message):
         extensions(**options)
+
+
+def test_without_proc_hangs_cannot_be_found():
+    context = PluginContext("job", "role", "gpu-7", options={"hang_timeout": "10m"})
+    with pytest.raises(UsageError, match=r"--hang-timeout=10m cannot find hangs on gpu-7, .*/proc"):
+        Hangs(has_table=lambda: False).plaunch_extensions(context)
+    assert (
+        Hangs(has_table=lambda: False).plaunch_extensions(PluginContext("job", "role", "a")) == []
+    )
 
 
 def test_workers_get_the_variable_for_heartbeats():

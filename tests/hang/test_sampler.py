@@ -13,11 +13,9 @@ import pytest
 from plaunch_hang.heartbeats import HeartbeatState
 from plaunch_hang.process import (
     ComputeWatch,
-    read_parents,
+    ProcessFacts,
+    ThreadTime,
     read_processor_times,
-    read_use,
-    read_uses,
-    read_written,
     uses_gpu,
 )
 from plaunch_hang.sampler import WorkerSampler
@@ -29,6 +27,7 @@ from helpers.programs import running_python
 from helpers.waiting import wait_until
 
 ME = os.getpid()
+FACTS = ProcessFacts()
 PYTHON = (
     ThreadStack("MainThread", ME, (StackFrame("step", "/home/me/train.py", 7),), is_main=True),
 )
@@ -93,7 +92,7 @@ def test_a_suspect_may_compute():
     spans = []
 
     class Computing:
-        def sample(self, given, threaded):
+        def sample(self, given, threaded, below):
             spans.append(dict(given))
             return set(given)
 
@@ -104,11 +103,29 @@ def test_a_suspect_may_compute():
     assert spans == [{}, {}, {70: 15.0}]
 
 
-def test_stacks_of_workers_with_heartbeats_are_not_read():
+def test_of_workers_with_heartbeats_only_a_hold_is_read():
     stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=PYTHON)})
-    found = sample(make_looks(stacks), {0: ME}, beats={0: HeartbeatState(number=4)}, deep=[0])[0]
-    assert (found.beats, found.place, found.variables) == (4, None, None)
+    sampler, beats = make_looks(stacks), {0: HeartbeatState(number=4)}
+    sample(sampler, {0: ME}, beats=beats)
     assert stacks.mains == [{}]
+    found = sample(sampler, {0: ME}, beats=beats, deep=[0])[0]
+    assert (found.beats, found.place, found.variables) == (4, None, None)
+    assert stacks.mains == [{}, {0: ME}]
+
+
+AT_PROMPT = PYTHON[0]._replace(
+    frames=(StackFrame("interaction", "/usr/lib/python3.11/pdb.py", 433), *PYTHON[0].frames)
+)
+
+
+def test_a_hold_is_found_in_each_sample():
+    stacks = Stacks(**{f"p{ME}": ProcessStacks(ME, threads=(AT_PROMPT,))})
+    sampler = make_looks(stacks)
+    assert sample(sampler, {0: ME})[0].hold == "at a prompt of pdb"
+    stacks.seen[ME] = ProcessStacks(ME, reason="it was not read in time")
+    assert sample(sampler, {0: ME})[0].hold == "at a prompt of pdb"
+    stacks.seen[ME] = ProcessStacks(ME, threads=PYTHON)
+    assert sample(sampler, {0: ME})[0].hold == ""
 
 
 def test_a_python_process_below_a_shell_is_sampled():
@@ -160,20 +177,20 @@ def test_output_to_files_is_movement(tmp_path):
     with (tmp_path / "out").open("wb") as file:
         text = "print('x' * 9, end='', flush=True); input()"
         with running_python("-c", text, stdout=file, stderr=subprocess.PIPE) as process:
-            wait_until(lambda: read_written(process.pid) == (9, 0), "nine bytes")
+            wait_until(lambda: FACTS.read_written(process.pid) == (9, 0), "nine bytes")
 
 
 def test_output_to_files_shared_with_the_launcher_is_not_movement(tmp_path):
     """With `> log 2>&1`, messages of the launcher are not movement of workers."""
     looker = (
-        "import sys\nfrom plaunch_hang.process import read_written\n"
-        "sys.stderr.write(str(read_written(int(sys.argv[1]))))"
+        "import sys\nfrom plaunch_hang.process import ProcessFacts\n"
+        "sys.stderr.write(str(ProcessFacts().read_written(int(sys.argv[1]))))"
     )
     with (tmp_path / "log").open("wb") as log:
         with running_python(
             "-c", "print(flush=True); input()", stdout=log, stderr=subprocess.PIPE
         ) as process:
-            wait_until(lambda: read_written(process.pid) == (1, 0), "its output")
+            wait_until(lambda: FACTS.read_written(process.pid) == (1, 0), "its output")
             words = [sys.executable, "-c", looker, str(process.pid)]
             done = subprocess.run(words, stdout=log, stderr=subprocess.PIPE, check=True)
     assert done.stderr == b"(0, 0)"
@@ -184,41 +201,43 @@ def test_children_are_included_in_the_usage():
     text = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {child!r}])"
     with running_python("-c", text) as process:
         process.stdout.readline()
-        before = read_uses([process.pid])[process.pid]
+        before = FACTS.read_uses([process.pid])[process.pid]
         assert len(before) == 3
         process.stdin.write("\n")
         process.stdin.flush()
-        wait_until(lambda: read_uses([process.pid])[process.pid][0] > before[0], "its use")
+        wait_until(lambda: FACTS.read_uses([process.pid])[process.pid][0] > before[0], "its use")
         pid = before[2][0]
     os.kill(pid, signal.SIGKILL)
-    assert read_uses([process.pid]) == {}
+    assert FACTS.read_uses([process.pid]) == {}
 
 
 def test_processor_time_of_the_main_thread_and_of_children(tmp_path):
-    def write(path, ticks, ppid=1):
+    def write(path, ticks, ppid=1, state="R"):
         path.mkdir(parents=True, exist_ok=True)
-        fields = ["R", str(ppid), *["0"] * 9, *map(str, ticks), *["0"] * 20]
+        fields = [state, str(ppid), *["0"] * 9, *map(str, ticks), *["0"] * 20]
         (path / "stat").write_text(f"1 (a (b) c) {' '.join(fields)}\n")
 
     write(tmp_path / "7" / "task" / "7", (300, 20, 0, 0))
-    write(tmp_path / "7", (900, 90, 1000, 100))  # with its other threads; children that ended
+    write(tmp_path / "7" / "task" / "71", (600, 70, 0, 0), state="S")
+    write(tmp_path / "7", (900, 90, 1000, 100))  # children that ended
     write(tmp_path / "8", (40, 4, 500, 50), ppid=7)
+    write(tmp_path / "8" / "task" / "8", (40, 4, 500, 50), ppid=7)
     write(tmp_path / "9", (2, 1, 0, 0), ppid=8)
-    (times,) = read_processor_times([7, 99], str(tmp_path)).values()
+    proc = str(tmp_path)
+    below = ProcessFacts(proc).find_parents([7, 99])
+    assert below == {7: {8: 7, 9: 8}, 99: {}}
+    (times,) = read_processor_times(below, proc).values()
     tick = 1 / os.sysconf("SC_CLK_TCK")
-    used = {name: value / tick for name, value in times._asdict().items()}
-    assert used == pytest.approx(
-        {
-            "user": 300,
-            "system": 20,
-            "threads_user": 900,
-            "threads_system": 90,
-            "waited": 0,
-            "children": 1697,
-        }
-    )
+    assert times[:5] == pytest.approx([n * tick for n in (300, 20, 900, 90, 1697)])
+    assert times.threads == {
+        7: ThreadTime(320 * tick, is_runnable=True),
+        71: ThreadTime(670 * tick),
+    }
+    assert times.child_threads == {8: ThreadTime(44 * tick, is_runnable=True)}
+    assert times.descendants == 2
     (tmp_path / "7" / "task" / "7" / "schedstat").write_text("3200000000 1500000000 12\n")
-    assert read_processor_times([7], str(tmp_path))[7].waited == 1.5
+    (times,) = read_processor_times({7: ()}, proc).values()
+    assert times.threads[7] == ThreadTime(3.2, 1.5, is_runnable=True)
 
 
 def test_processes_that_use_a_gpu(tmp_path):
@@ -316,7 +335,7 @@ def test_a_process_that_a_worker_waits_for_is_sampled(program, child, moves):
             else:
                 wait_until(lambda: not moves_within(3, see), "no movement")
         finally:
-            for pid in read_parents([process.pid])[process.pid]:
+            for pid in FACTS.find_parents([process.pid])[process.pid]:
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                     os.kill(pid, signal.SIGKILL)
 
@@ -365,14 +384,14 @@ def test_a_thread_that_the_main_thread_waits_for_is_sampled(work, moves):
 def test_the_usage_of_a_process():
     with running_python("-c", "print(flush=True)\nfor _ in iter(input, ''): pass") as process:
         process.stdout.readline()
-        wait_until(lambda: read_use(process.pid) == read_use(process.pid), "it waits")
-        before = read_use(process.pid)
-        assert read_use(process.pid) == before
+        wait_until(lambda: FACTS.read_use(process.pid) == FACTS.read_use(process.pid), "it waits")
+        before = FACTS.read_use(process.pid)
+        assert FACTS.read_use(process.pid) == before
         process.stdin.write("x\n")
         process.stdin.flush()
-        wait_until(lambda: read_use(process.pid) != before, "it has run")
+        wait_until(lambda: FACTS.read_use(process.pid) != before, "it has run")
     process.wait()
-    assert read_use(process.pid) is None
+    assert FACTS.read_use(process.pid) is None
 
 
 @pytest.mark.usefixtures("readable_stacks")

@@ -114,7 +114,7 @@ def test_the_next_node_reports_it_if_nothing_happened(make):
     job.sample()
     ((rank, text, is_final),) = job.reported[0]
     assert (rank, is_final) == (3, True)
-    assert text.endswith(f"{LINES[0]}\n{LINES[1]}")
+    assert text.endswith(f"{LINES[1]}\n{LINES[0]}")  # its own place first
     job.sample(50)
     assert [len(found) for found in job.reported] == [1, 1]
 

@@ -96,6 +96,14 @@ def test_a_process_that_is_not_in_each_sample_does_not_move():
     assert node.sample(r0={"children": {7: child("a")}}).still
 
 
+def test_a_hold_of_a_child_process_is_not_movement():
+    node = Node(1)
+    for number in range(19):
+        seen = child("a")._replace(hold="waiting for process 7, which is suspended" * (number % 2))
+        assert node.sample(r0={"children": {7: seen}}) == HangFinding()
+    assert node.sample().still
+
+
 def test_a_program_that_a_worker_waits_for_moves_while_it_uses_something():
     node = Node(1)
     for number in range(50):
@@ -245,12 +253,13 @@ def test_computing_does_not_replace_heartbeats():
     assert node.until() == (20, HangFinding(still=TIMEOUT))
 
 
-def test_workers_with_heartbeats_are_not_suspects():
-    node = Node(2)
+def test_workers_are_suspects_after_half_of_their_timeout():
+    """Those with heartbeats too: they may be in a debugger."""
+    node = Node(3)
     node.sample(r0={"beats": 1})
-    for _ in range(15):
-        node.sample()
-    assert node.watch.suspects() == {1}
+    for number in range(15):
+        node.sample(r2={"place": number})
+    assert node.watch.suspects() == {0, 1}
 
 
 # --- against a model ------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class WorkerSampler:
 
     def __init__(self, pids):
         self.places = dict.fromkeys(pids, 0)
+        self.holds = {}
         self.reasons = {}
         self.seen = []
 
@@ -88,7 +89,11 @@ class WorkerSampler:
         self.seen.append((dict(pids), beats, timeouts))
         return {
             rank: WorkerSample(
-                pid, self.places[rank], beats=beats[rank].number, timeout=timeouts[rank]
+                pid,
+                self.places[rank],
+                beats=beats[rank].number,
+                timeout=timeouts[rank],
+                hold=self.holds.get(rank, ""),
             )
             for rank, pid in pids.items()
         }

@@ -211,13 +211,17 @@ class Conclusions:
         self, control: Control, sample: WatchSample, snapshot: StackSnapshot, found: JobFinding
     ) -> None:
         title = f"no worker of the job has moved for {describe_time(found.seconds)}"
-        lines = [*format_groups(found.groups), sample.steps, *found.early]
+        others = [sample.steps, *found.early]
+        lines = [*format_groups(found.groups), *others]
         is_new = not self._watch.is_reported
         self._watch.note_reported(is_hang=True)
         folder = self._snapshots.keep(snapshot, title, found.groups) if is_new else ""
         if found.action != _WARN and found.is_turn:
             kept = f"whole stacks on {self._host}: {folder}" if folder else ""
-            _report(control, found.rank, title, [*lines, kept], found.action)
+            # The first line is that of the rank that the report names.
+            groups = sorted(found.groups, key=lambda item: found.rank not in item.all_ranks)
+            lines = [*format_groups(groups), *others, kept]
+            _report(control, found.rank, title, lines, found.action)
         elif is_new and found.is_first:
             _show(control, title, lines, folder)
         elif is_new:

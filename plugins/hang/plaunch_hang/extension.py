@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent import Extension, WorkerState
+from plaunch.process import HeldProcesses
 from plaunch.threads import start_thread
 
 from plaunch_hang.conclusions import Conclusions, WatchedRound, WatchSample
@@ -26,11 +27,11 @@ from plaunch_hang.watch import HangWatch, OverdueHolds, pause_for
 from plaunch_hang.worker import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from plaunch.agent import Control, RunResult, WorkerInfo
     from plaunch.plugin import PluginContext
-    from plaunch.process import OutputCounts
+    from plaunch.process import Held, OutputCounts
 
 logger = logging.getLogger("plaunch")
 
@@ -74,6 +75,8 @@ class HangExtension(Extension):
         self._ranks: dict[int, int] = {}  # the local ranks of this round, by global rank
         self._watch = HangWatch()
         self._late_holds = OverdueHolds()
+        self._how: dict[int, str] = {}  # what holds processes besides the kernel, in this sample
+        self._holds = HeldProcesses(describe=lambda pid: self._how.get(pid, ""))
         self._steps = StepTracker()
         self._conclusions = Conclusions(
             context.host, timeout, action, self._watch, snapshots or StackSnapshots(context)
@@ -174,10 +177,12 @@ class HangExtension(Extension):
         timeouts = {rank: self._timeouts.of(beat) for rank, beat in beats.items()}
         progress = self._steps.sample(now, pids, beats)
         control.note_progress(progress)
-        held = {r: one for r, one in control.held().items() if one.pid == pids.get(r)}
         samples = self._sampler.sample(pids, beats, timeouts, self._watch.suspects())
         for reason in self._sampler.reasons.values():
             self._log_coarse(control, reason)
+        self._how = {seen.pid: seen.hold for seen in samples.values() if seen.hold}
+        holds = {**self._holds.sample(pids.values()), **_by_pid(control.held())}
+        held = {rank: holds[pid] for rank, pid in pids.items() if pid in holds}
         samples = {
             rank: sample._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
             for rank, sample in samples.items()
@@ -210,3 +215,7 @@ class HangExtension(Extension):
             "stacks cannot be read, so --hang-timeout uses CPU time, system calls and output, "
             f"which is less precise: {reason}",
         )
+
+
+def _by_pid(held: Mapping[int, Held]) -> dict[int, Held]:
+    return {one.pid: one for one in held.values()}

@@ -210,9 +210,7 @@ class HangReports:
 
     def _hang(self, reports: Sequence[NodeReport], ranks: Collection[int]) -> JobFinding:
         groups = merge(item for one in reports for item in one.groups)
-        # Ranks with a stack stand for a hang rather than those of which nothing is known.
-        chosen = [rank for item in groups if item.frames for rank in item.all_ranks]
-        chosen += [rank for item in groups if not item.frames for rank in item.all_ranks]
+        chosen = [rank for item in groups for rank in item.all_ranks]
         owners = {
             rank: one.node for one in reports for item in one.groups for rank in item.all_ranks
         }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch_hang.process import ComputeWatch, read_parents, read_use, read_uses, read_written
+from plaunch_hang.process import ComputeWatch, ProcessFacts
 from plaunch_hang.stacks import (
     count_waiting,
+    describe_child_hold,
+    find_hold,
     own_stacks,
     read_all_variables,
+    runs_program,
     take,
-    waits_for_process,
-    waits_for_program,
+    waits_for_children,
     waits_for_thread,
 )
 from plaunch_hang.watch import ChildSample, WorkerSample
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 _TRIES = 5  # failed samples, after which reading a stack is tried less often
 _RARELY = 20  # samples
 _SPANS = 4  # spans of CPU time in a timeout
-_WAIT = "do_wait"  # the kernel function of a thread that waits for a process, as in `os.system`
 
 
 class WorkerSampler:
@@ -36,6 +37,7 @@ class WorkerSampler:
         take: reads the stacks of processes and their descendants.
         read_variables: reads digests of the variables of processes.
         computing: finds out which processes compute.
+        facts: reads further facts about workers, and finds their descendants.
     """
 
     def __init__(
@@ -44,14 +46,17 @@ class WorkerSampler:
         take: ReadStacks = take,
         read_variables: Callable[[Collection[int]], Mapping[int, Hashable]] = read_all_variables,
         computing: ComputeWatch | None = None,
+        facts: ProcessFacts | None = None,
     ) -> None:
         self._own_stacks = own_stacks
         self._take = take
         self._read_variables = read_variables
         self._computing = computing or ComputeWatch()
+        self._facts = facts or ProcessFacts()
         self._targets: dict[int, int] = {}  # the process that has the stack, by worker process
         self._failed: dict[int, int] = {}  # failed reads of stacks, by process
         self._unread: dict[int, int] = {}  # consecutive failed reads of variables, by process
+        self._holds: dict[int, str] = {}  # what held processes when their stacks were read last
         self._seen: dict[int, ProcessStacks] = {}  # the stacks of this sample, by rank
         self.reasons: dict[int, str] = {}  # why the stack of a rank cannot be read
 
@@ -68,47 +73,80 @@ class WorkerSampler:
             pids: the process ids, by global rank.
             beats: their heartbeats.
             timeouts: the hang timeout of each in seconds.
-            deep: the ranks whose variables and CPU time are read too.
+            deep: the ranks whose variables and CPU time are read too, and with heartbeats the
+                stack.
         """
         self._forget(pids)
-        places = self._places({r: p for r, p in pids.items() if not beats[r].number})
+        places = self._places({r: p for r, p in pids.items() if not beats[r].number or r in deep})
+        suspects = {r: self._targets.get(pids[r], pids[r]) for r in deep if r in places}
         targets = {
-            r: self._targets[pids[r]]
-            for r in deep
-            if r in places and places[r] is not None and pids[r] in self._targets
+            r: pid
+            for r, pid in suspects.items()
+            if places[r] is not None and pids[r] in self._targets and not beats[r].number
         }
         values = self._read_variables(targets.values()) if targets else {}
-        spans = {targets[rank]: timeouts[rank] / _SPANS for rank in targets}
-        seen = {pid: self._seen[rank] for rank, pid in targets.items() if self._seen[rank].threads}
-        threaded = {pid for pid, one in seen.items() if waits_for_thread(one.threads[0].frames)}
-        computing = self._computing.sample(spans, threaded)
+        below = self._facts.find_parents(suspects.values()) if suspects else {}
+        computing = self._find_computing(suspects, timeouts, below)
+        seen = {pid: self._seen[rank] for rank, pid in suspects.items()}
         waiting = {pid: one for pid, one in seen.items() if waits_for_children(one)}
-        children = read_children(waiting, self._own_stacks, self._read_variables)
+        children = read_children(
+            waiting, self._own_stacks, self._read_variables, below, self._facts.read_use
+        )
         samples = {}
         for rank, pid in pids.items():
-            place: Hashable = places.get(rank)
+            place: Hashable = places.get(rank) if not beats[rank].number else None
             if place is not None:
-                place = place, read_written(pid)
+                place = place, self._facts.read_written(pid)
             found = None
             if rank in targets:
                 found = values.get(targets[rank])
                 unread = self._unread[pid] = self._unread.get(pid, 0) + 1 if found is None else 0
                 if 0 < unread <= _TRIES:
                     place = None  # it may have moved while it was read
+            own = children.get(suspects.get(rank, -1))
             samples[rank] = WorkerSample(
                 pid,
                 place,
                 found,
                 beats[rank].number,
                 timeout=timeouts[rank],
-                computes=targets.get(rank) in computing,
-                children=children.get(targets.get(rank, -1)),
+                computes=suspects.get(rank) in computing,
+                children=own,
+                hold=self._find_hold(rank, pid, own or {}, is_still=rank in deep),
             )
         return samples
 
+    def _find_computing(
+        self,
+        suspects: Mapping[int, int],
+        timeouts: Mapping[int, float],
+        below: Mapping[int, Mapping[int, int]],
+    ) -> set[int]:
+        """The suspected processes that compute; without a stack, all of their threads count."""
+        spans, threaded = {}, set()
+        for rank, pid in suspects.items():
+            spans[pid] = timeouts[rank] / _SPANS
+            threads = self._seen[rank].threads
+            if not threads or waits_for_thread(threads[0].frames):
+                threaded.add(pid)
+        return self._computing.sample(spans, threaded, below)
+
+    def _find_hold(
+        self, rank: int, pid: int, children: Mapping[int, ChildSample], *, is_still: bool
+    ) -> str:
+        """What holds a worker besides the kernel; the last result if its stack cannot be read."""
+        seen = self._seen.get(rank)
+        if seen is None:
+            return ""
+        how = find_hold(seen, is_still=is_still)
+        if not how and not seen.threads and 0 < self._failed.get(pid, 0) < _TRIES:
+            how = self._holds.get(pid, "")
+        self._holds[pid] = how
+        return how or next((one.hold for one in children.values() if one.hold), "")
+
     def _forget(self, pids: Mapping[int, int]) -> None:
         there = set(pids.values())
-        for known in (self._targets, self._failed, self._unread):
+        for known in (self._targets, self._failed, self._unread, self._holds):
             for pid in [pid for pid in known if pid not in there]:
                 del known[pid]
         for rank in [rank for rank in self.reasons if rank not in pids]:
@@ -129,7 +167,7 @@ class WorkerSampler:
                 self._note_failure(rank, pid, stacks.reason)
         lacking = {rank: pid for rank, pid in pids.items() if pid in self._failed}
         if lacking:
-            uses = read_uses(lacking.values())
+            uses = self._facts.read_uses(lacking.values())
             for rank, pid in lacking.items():
                 # After a single failed read, wait for the next sample.
                 if self._failed[pid] >= _TRIES:
@@ -162,29 +200,12 @@ def place_of(frames: Sequence[StackFrame]) -> tuple[bool, tuple[StackFrame, ...]
     return waiting > 0, tuple(frames[waiting:])
 
 
-def waits_for_children(worker: ProcessStacks) -> bool:
-    """Whether the main thread waits for a process, itself or through another thread."""
-    frames = worker.threads[0].frames
-    if waits_for_process(frames) or _is_in_wait(worker):
-        return True
-    return waits_for_thread(frames) and _runs_program(worker)
-
-
-def _runs_program(process: ProcessStacks) -> bool:
-    """Whether a thread waits for a program that its process has started."""
-    return _is_in_wait(process) or any(waits_for_program(one.frames) for one in process.threads)
-
-
-def _is_in_wait(process: ProcessStacks) -> bool:
-    return process.kernel is not None and process.kernel.place == _WAIT
-
-
 def read_children(
     waiting: Mapping[int, ProcessStacks],
     own_stacks: ReadStacks,
     read_variables: Callable[[Collection[int]], Mapping[int, Hashable]],
-    find_parents: Callable[[Collection[int]], Mapping[int, Mapping[int, int]]] = read_parents,
-    read_use: Callable[[int], Hashable] = read_use,
+    below: Mapping[int, Mapping[int, int]],
+    read_use: Callable[[int], Hashable],
 ) -> dict[int, dict[int, ChildSample]]:
     """Sample all descendants of processes that wait for them.
 
@@ -195,31 +216,29 @@ def read_children(
         waiting: the stacks of the waiting processes, by pid.
         own_stacks: reads the stacks of processes.
         read_variables: reads digests of the variables of processes.
-        find_parents: returns the parents of all descendants of processes.
+        below: the parents of all descendants of processes, parents before children.
         read_use: reads the resource usage of a process.
 
     Returns:
         The samples of the descendants of each process. Processes that cannot be read are left out.
     """
-    if not waiting:
-        return {}
-    below = find_parents(waiting)
-    every = {pid: pid for found in below.values() for pid in found}
-    seen = own_stacks(every) if every else {}
-    seen = {pid: one for pid, one in seen.items() if one.threads}
+    every = {pid: pid for worker in waiting for pid in below.get(worker, ())}
+    found = own_stacks(every) if every else {}
+    seen = {pid: one for pid, one in found.items() if one.threads}
     values = read_variables(seen) if seen else {}
     samples: dict[int, dict[int, ChildSample]] = {}
-    for pid, parents in below.items():
+    for pid, stacks in waiting.items():
         samples[pid] = {}
-        runs = {pid: _runs_program(waiting[pid])}
-        for child, parent in parents.items():
+        runs = {pid: runs_program(stacks)}
+        for child, parent in below.get(pid, {}).items():
+            hold = describe_child_hold(found[child], is_still=True) if child in found else ""
             if child in seen:
-                runs[child] = _runs_program(seen[child])
+                runs[child] = runs_program(seen[child])
                 place = place_of(seen[child].threads[0].frames)
-                samples[pid][child] = ChildSample(place, values.get(child))
+                samples[pid][child] = ChildSample(place, values.get(child), hold=hold)
                 continue
             runs[child] = runs[parent]
             use = read_use(child) if runs[child] else None
             if use is not None:
-                samples[pid][child] = ChildSample(use=use)
+                samples[pid][child] = ChildSample(use=use, hold=hold)
     return samples

@@ -42,9 +42,8 @@ class StackSnapshot(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The rank to report as failed: the lowest of the first group with a stack."""
-        known = [item for item in self.groups if item.frames] or self.groups
-        return known[0].all_ranks[0]
+        """The rank to report as failed: the lowest of the first group."""
+        return self.groups[0].all_ranks[0]
 
 
 class StackSnapshots:

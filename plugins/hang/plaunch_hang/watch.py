@@ -18,6 +18,7 @@ SAMPLES = 20  # samples within a timeout
 LONGEST_PAUSE = 10.0  # seconds between two samples
 _LATE = 1.25  # after a longer time than this many pauses, the rest is not counted
 _FEWEST = 12  # samples without movement that a hang needs, however long their pauses
+_CHANGING = 3  # fields of a `ChildSample` whose changes are movement
 ALONE = 4  # a straggler is reported if another moved within this fraction (1/4) of the timeout
 
 
@@ -29,11 +30,13 @@ class ChildSample(NamedTuple):
             Python.
         variables: a digest of its variables; None if they were not read.
         use: its resource usage; None if that does not count.
+        hold: what holds the worker, in words, because it waits for this process; empty if nothing.
     """
 
     place: Hashable = None
     variables: Hashable = None
     use: Hashable = None
+    hold: str = ""
 
 
 class WorkerSample(NamedTuple):
@@ -51,6 +54,8 @@ class WorkerSample(NamedTuple):
         output: bytes of its output through the launcher; those of all workers of the node if they
             are not counted separately.
         children: samples of the child processes that it waits for; None if they were not read.
+        hold: what a user holds it with besides the kernel, such as a debugger that runs in it, in
+            words; empty if nothing does.
     """
 
     pid: int
@@ -62,6 +67,7 @@ class WorkerSample(NamedTuple):
     computes: bool = False
     output: int = 0
     children: Mapping[int, ChildSample] | None = None
+    hold: str = ""
 
 
 class HangFinding(NamedTuple):
@@ -132,7 +138,7 @@ class HangWatch:
         return {
             rank
             for rank, worker in self._workers.items()
-            if not worker.sample.beats and worker.idle >= worker.sample.timeout / 2
+            if worker.idle >= worker.sample.timeout / 2
         }
 
     def idle(self) -> float:
@@ -200,7 +206,7 @@ def has_moved(before: WorkerSample, now: WorkerSample) -> bool:
 def _has_child_moved(before: ChildSample | None, now: ChildSample) -> bool:
     if before is None:
         return True
-    pairs = zip(before, now, strict=True)
+    pairs = zip(before[:_CHANGING], now[:_CHANGING], strict=True)
     return any(None not in (was, seen) and was != seen for was, seen in pairs)
 
 
@@ -227,8 +233,11 @@ def merged(before: WorkerSample, now: WorkerSample) -> WorkerSample:
 
 
 def _merged_child(before: ChildSample, now: ChildSample) -> ChildSample:
-    pairs = zip(before, now, strict=True)
-    return ChildSample(*(was if seen is None else seen for was, seen in pairs))
+    return now._replace(
+        place=before.place if now.place is None else now.place,
+        variables=before.variables if now.variables is None else now.variables,
+        use=before.use if now.use is None else now.use,
+    )
 
 
 class OverdueHolds:

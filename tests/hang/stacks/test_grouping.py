@@ -126,6 +126,66 @@ def test_a_reason_is_shown_once():
     ]
 
 
+def test_ranks_without_a_stack_come_last():
+    """Nothing says that they are the cause, even if they are few."""
+    unknown = process(reason="not read in time", kernel=KernelState("S", "hrtimer_nanosleep"))
+    stacks = {0: unknown, 1: process(*ALL_REDUCE), 2: process(*ALL_REDUCE), 3: process(*LOAD_BATCH)}
+    assert lines_of({"a": stacks}) == [
+        "1 rank: 3 load_batch (train.py:6)",
+        "2 ranks: 1-2 all_reduce <- train_step (train.py:10)",
+        "1 rank: 0 state S, waits in hrtimer_nanosleep",
+        "the stack of rank 0 is unknown: not read in time",
+    ]
+
+
+def test_ranks_that_are_stuck_in_the_kernel_are_a_likely_cause():
+    stuck = process(reason="not read in time", kernel=KernelState("D", "nfs_wait_bit_killable"))
+    stacks = {0: process(*ALL_REDUCE), 1: stuck}
+    assert lines_of({"a": stacks})[0] == "1 rank: 1 state D, waits in nfs_wait_bit_killable"
+
+
+def test_a_main_thread_without_python_code():
+    """Nobody knows whether the interpreter starts or ends."""
+    main = ThreadStack("MainThread", 1, (), is_main=True)
+    ends = ProcessStacks(1, threads=(main,), kernel=KernelState("S", "futex_do_wait"))
+    assert lines_of({"a": {0: ends, 1: process(*ALL_REDUCE)}})[1] == (
+        "1 rank: 0 runs no Python code, state S, waits in futex_do_wait"
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        (
+            (
+                StackFrame("Thread.join", f"{PYTHON}/threading.py", 1119),
+                StackFrame("_python_exit", f"{PYTHON}/concurrent/futures/thread.py", 31),
+                StackFrame("_shutdown", f"{PYTHON}/threading.py", 1560),
+            ),
+            "threading._shutdown",
+        ),
+        (
+            (
+                StackFrame("BaseProcess.join", f"{PYTHON}/multiprocessing/process.py", 149),
+                StackFrame("_exit_function", f"{PYTHON}/multiprocessing/util.py", 357),
+            ),
+            "multiprocessing.util._exit_function",
+        ),
+        ((StackFrame("cleanup", "/job/train.py", 5),), "cleanup (train.py:5)"),  # of atexit
+        (
+            (
+                StackFrame("destroy_process_group", f"{TORCH}/distributed_c10d.py", 2200),
+                StackFrame("main", "/job/train.py", 30),
+                StackFrame("<module>", "/job/train.py", 33),
+            ),
+            "destroy_process_group <- main (train.py:30)",
+        ),
+    ],
+)
+def test_places_at_the_end_of_a_program(frames, place):
+    assert lines_of({"a": {0: process(*frames)}}) == [f"1 rank: 0 {place}"]
+
+
 def test_many_groups_are_counted():
     stacks = {rank: process(StackFrame("f", "train.py", rank + 1)) for rank in range(30)}
     lines = format_groups(group({"a": stacks}), most=2)

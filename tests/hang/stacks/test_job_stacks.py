@@ -242,8 +242,8 @@ def test_selected_ranks():
         ]
     )
     assert view.of({2, 3, 9}) == [
-        StackGroup({"a": (2,)}),
         StackGroup({"a": (3,)}, (StackFrame("f", "x.py", 1),)),
+        StackGroup({"a": (2,)}),
     ]
 
 

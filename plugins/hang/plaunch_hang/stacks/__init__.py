@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.grouping import format_groups as format_groups
     from plaunch_hang.stacks.grouping import group as group
     from plaunch_hang.stacks.grouping import merge as merge
+    from plaunch_hang.stacks.holds import describe_child_hold as describe_child_hold
+    from plaunch_hang.stacks.holds import find_hold as find_hold
     from plaunch_hang.stacks.job_stacks import JobStacks as JobStacks
     from plaunch_hang.stacks.job_stacks import JobView as JobView
     from plaunch_hang.stacks.py_spy import find_py_spy as find_py_spy
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.torch_server import format_operations as format_operations
     from plaunch_hang.stacks.variables import read_all_variables as read_all_variables
     from plaunch_hang.stacks.waiting import count_waiting as count_waiting
+    from plaunch_hang.stacks.waiting import runs_program as runs_program
+    from plaunch_hang.stacks.waiting import waits_for_children as waits_for_children
     from plaunch_hang.stacks.waiting import waits_for_process as waits_for_process
     from plaunch_hang.stacks.waiting import waits_for_program as waits_for_program
     from plaunch_hang.stacks.waiting import waits_for_thread as waits_for_thread
@@ -52,10 +56,14 @@ __getattr__, __dir__, __all__ = attach(
         ".taking": "own_stacks take",
         ".grouping": "Group StackGroup format_groups group merge",
         ".torch_server": "format_operations",
+        ".holds": "describe_child_hold find_hold",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",
         ".files": "keep write",
         ".variables": "read_all_variables",
-        ".waiting": "count_waiting waits_for_process waits_for_program waits_for_thread",
+        ".waiting": (
+            "count_waiting runs_program waits_for_children waits_for_process waits_for_program "
+            "waits_for_thread"
+        ),
     },
 )

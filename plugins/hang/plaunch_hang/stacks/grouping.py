@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.numbers import format_ranks, name_ranks
 
+from plaunch_hang.stacks.holds import count_debugger, find_hold
 from plaunch_hang.stacks.stack import CodeOrigin, StackFrame
 from plaunch_hang.stacks.waiting import ChildKind, find_busy_child, waits_for_peers
 
@@ -19,6 +20,8 @@ _MOST_NAME = 100  # characters
 _MOST_PATH = 200
 _MOST_CALLERS = 4
 _MOST_HOSTS = 2  # hosts that are named
+_STUCK = "state D"  # in an uninterruptible sleep, for example in a read from a lost file system
+_NO_STACK = "runs no Python code"  # the interpreter starts or has ended, or only C code is left
 
 
 class StackGroup(NamedTuple):
@@ -58,9 +61,19 @@ class StackGroup(NamedTuple):
         """The sort key of groups; the first one is most often the cause.
 
         Ranks that are held come first, then those that wait for a child process. Ranks that wait
-        for other ranks come last. Of the others, the smallest group comes first.
+        for other ranks come late, and those without a stack last, unless they are stuck in the
+        kernel. Of the others, the smallest group comes first.
         """
-        likely = 0 if self.held else 1 if self.child else 3 if waits_for_peers(self.frames) else 2
+        if self.held:
+            likely = 0
+        elif self.child:
+            likely = 1
+        elif waits_for_peers(self.frames):
+            likely = 3
+        elif self.frames or self.state.startswith(_STUCK):
+            likely = 2
+        else:
+            likely = 4
         return likely, self.size, self.all_ranks
 
 
@@ -74,16 +87,21 @@ def group(
 
     Args:
         stacks: the stacks, by host and global rank.
-        held: what holds workers that cannot run, by global rank.
+        held: what holds workers that cannot run, by global rank; in addition to what their stacks
+            show.
 
     Returns:
         The groups in the order of `StackGroup.order`, the most likely cause first.
     """
     return merge(
-        _group_of(host, rank, process)._replace(held=str((held or {}).get(rank, "")))
+        _with_hold(_group_of(host, rank, process), (held or {}).get(rank))
         for host, by_rank in stacks.items()
         for rank, process in by_rank.items()
     )
+
+
+def _with_hold(item: StackGroup, held: object) -> StackGroup:
+    return item if held is None else item._replace(held=str(held))
 
 
 def merge(groups: Iterable[StackGroup]) -> list[StackGroup]:
@@ -124,15 +142,14 @@ def _has_program(frames: Iterable[StackFrame]) -> bool:
 
 def _group_of(host: str, rank: int, process: ProcessStacks) -> StackGroup:
     ranks = {host: (rank,)}
-    main = process.main
+    main, hold = process.main, find_hold(process)
+    kernel = str(process.kernel or "")
     if main is not None:
-        frames = fold(main.frames)
-        state = "" if frames else "has not begun to run Python code"
+        frames = fold(main.frames[count_debugger(main.frames) :])
+        state = "" if frames else ", ".join(filter(None, (_NO_STACK, kernel)))
         child, kind = find_busy_child(process) or ((), None)
-        return StackGroup(ranks, frames, state, "", fold(child), kind)
-    return StackGroup(
-        ranks, (), str(process.kernel or ""), process.reason or "it could not be read"
-    )
+        return StackGroup(ranks, frames, state, "", fold(child), kind, hold)
+    return StackGroup(ranks, (), kernel, process.reason or "it could not be read", held=hold)
 
 
 def format_groups(groups: Sequence[StackGroup], *, most: int = 20) -> list[str]:
@@ -186,12 +203,10 @@ def _name_places(groups: Sequence[StackGroup]) -> list[str]:
 
 
 def _name_place(item: StackGroup, callers: int) -> str:
-    if not item.frames:
-        return item.state or "nothing is known"
-    place = _name_frames(item.frames, callers)
+    place = _name_frames(item.frames, callers) if item.frames else item.state or "nothing is known"
     if item.held:
         return f"{place}, {item.held}"
-    if item.kind is None:
+    if item.kind is None or not item.frames:
         return place
     ranks = name_ranks(item.all_ranks)
     who = f"{ranks} waits" if item.size == 1 else f"{ranks} wait"
@@ -205,10 +220,18 @@ def _name_place(item: StackGroup, callers: int) -> str:
 def _name_frames(frames: Sequence[StackFrame], callers: int) -> str:
     users = [frame for frame in frames if not frame.is_library]
     if not users:
-        return " <- ".join(map(str, frames[: callers + 1]))
+        return " <- ".join(map(_name_library, frames[: callers + 1]))
     inner = frames[: frames.index(users[0])]
     library = next((frame for frame in inner if frame.origin is CodeOrigin.INSTALLED), None)
     if library is None and inner:
         library = inner[-1]
     words = [] if library is None else [library.function]
     return " <- ".join([*words, *map(str, users[: callers + 1])])
+
+
+def _name_library(frame: StackFrame) -> str:
+    """A function of Python's own modules as `threading._shutdown`, others with their file."""
+    if frame.origin is not CodeOrigin.PYTHON or not frame.module_path:
+        return str(frame)
+    module = frame.module_path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"{module}.{frame.function}"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _ENDED = ("Z", "X", "x")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+_LIBRARY = "/lib/python3"  # the beginning of the folder of Python's own modules
 
 
 class CodeOrigin(enum.Enum):
@@ -41,7 +42,7 @@ class StackFrame(NamedTuple):
             return CodeOrigin.INSTALLED
         if self.file.startswith("<frozen "):
             return CodeOrigin.PYTHON
-        before, found, after = self.file.rpartition("/lib/python3")
+        before, found, after = self.file.rpartition(_LIBRARY)
         version = after.partition("/")[0]
         is_python = bool(before and found) and not version.strip(".0123456789tzip")
         return CodeOrigin.PYTHON if is_python else CodeOrigin.USER
@@ -50,6 +51,15 @@ class StackFrame(NamedTuple):
     def is_library(self) -> bool:
         """Whether it is code of an installed package or of Python."""
         return self.origin is not CodeOrigin.USER
+
+    @property
+    def module_path(self) -> str:
+        """The path of a module of a library, such as `multiprocessing/queues.py`; else empty."""
+        if self.origin is CodeOrigin.INSTALLED:
+            return self.file.rpartition("-packages/")[2]
+        if self.origin is CodeOrigin.PYTHON:
+            return self.file.rpartition(_LIBRARY)[2].partition("/")[2]
+        return ""
 
     def __str__(self) -> str:
         place = os.path.basename(self.file)
@@ -90,6 +100,8 @@ class KernelState(NamedTuple):
         stack: the functions in the kernel, innermost first; empty if they cannot be read.
         seconds: the CPU time of all threads.
         tracer: the pid of the process that traces it, such as a debugger; 0 if none does.
+        tracer_name: the name of that process; empty if it is unknown.
+        terminal: the terminal from which its main thread waits for input; empty if it does not.
     """
 
     state: str
@@ -98,10 +110,14 @@ class KernelState(NamedTuple):
     stack: tuple[str, ...] = ()
     seconds: float = 0.0
     tracer: int = 0
+    tracer_name: str = ""
+    terminal: str = ""
 
     def __str__(self) -> str:
         words = [f"state {self.state}"] if self.state else []
-        if self.place:
+        if self.terminal:
+            words.append(f"waits for input from {self.terminal}")
+        elif self.place:
             words.append(f"waits in {self.place}")
         elif self.call.partition(" ")[0].isdecimal():
             words.append(f"in system call {self.call.partition(' ')[0]}")

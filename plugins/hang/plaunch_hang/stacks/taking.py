@@ -26,6 +26,7 @@ from plaunch.threads import BoundedCall
 
 from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, read_threads
 from plaunch_hang.stacks.stack import KernelState, ProcessStacks
+from plaunch_hang.stacks.terminals import find_terminal
 from plaunch_hang.stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
 
 if TYPE_CHECKING:
@@ -50,13 +51,16 @@ def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
     if len(fields) < 13:
         return None
     tracer = find_field(read_proc(f"{pid}/status", proc), "TracerPid")
+    call = read_proc(f"{pid}/syscall", proc).decode(errors="replace").strip()
     return KernelState(
         state=fields[0].decode(errors="replace"),
         place=read_waiting_place(pid, proc),
-        call=read_proc(f"{pid}/syscall", proc).decode(errors="replace").strip(),
+        call=call,
         stack=tuple(read_stack(pid, proc)),
         seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         tracer=int(tracer) if tracer.isdigit() else 0,
+        tracer_name=read_name(tracer, proc) if tracer.strip("0") else "",
+        terminal=find_terminal(pid, call, proc),
     )
 
 

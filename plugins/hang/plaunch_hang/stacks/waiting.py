@@ -25,6 +25,7 @@ _TORCH = ("torch", "torchdata")
 _LOADERS = ("torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py", "torchdata/")
 _PROCESSES = ("multiprocessing/", "concurrent/futures/", "subprocess.py")
 _THREADS = ("threading.py", "queue.py", "asyncio/")
+_KERNEL_WAIT = "do_wait"  # the kernel function of a thread that waits for a process
 _SERVANTS = (
     "resource_tracker",
     "forkserver",
@@ -111,18 +112,31 @@ def _is_torch(frame: StackFrame) -> bool:
 
 
 def _python_path(frame: StackFrame) -> str:
-    """The path of a module of Python, such as `multiprocessing/queues.py`; else empty."""
-    if frame.origin is not CodeOrigin.PYTHON:
-        return ""
-    after = frame.file.rpartition("/lib/python3")[2]
-    return after.partition("/")[2]
+    return frame.module_path if frame.origin is CodeOrigin.PYTHON else ""
 
 
 def _package_path(frame: StackFrame) -> str:
-    """The path of a module of an installed package, below site-packages; else empty."""
-    if frame.origin is not CodeOrigin.INSTALLED:
-        return ""
-    return frame.file.rpartition("-packages/")[2]
+    return frame.module_path if frame.origin is CodeOrigin.INSTALLED else ""
+
+
+def waits_for_children(worker: ProcessStacks) -> bool:
+    """Whether the main thread waits for a process, itself or through another thread."""
+    if not worker.threads:
+        return is_in_wait(worker)
+    frames = worker.threads[0].frames
+    if waits_for_process(frames) or is_in_wait(worker):
+        return True
+    return waits_for_thread(frames) and runs_program(worker)
+
+
+def runs_program(process: ProcessStacks) -> bool:
+    """Whether a thread waits for a program that its process has started."""
+    return is_in_wait(process) or any(waits_for_program(one.frames) for one in process.threads)
+
+
+def is_in_wait(process: ProcessStacks) -> bool:
+    """Whether the main thread waits for a process in the kernel, as in `os.system`."""
+    return process.kernel is not None and process.kernel.place == _KERNEL_WAIT
 
 
 class ChildKind(str, enum.Enum):
