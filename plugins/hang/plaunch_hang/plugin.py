@@ -50,8 +50,8 @@ class Hangs:
             raise UsageError(f"hang_timeout: {error}") from None
         if not self._has_table():
             raise UsageError(
-                f"--hang-timeout={given} cannot find hangs on {context.host}, because /proc does "
-                "not show processes there; mount it, or leave the option out"
+                f"--hang-timeout cannot find hangs on {context.host}, because /proc does not show "
+                "processes there; mount it, or leave the option out"
             )
         seconds = None if timeout == AUTO else float(timeout)
         self._extension = HangExtension(context, seconds, action or "warn")

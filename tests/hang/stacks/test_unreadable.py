@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from plaunch.process.proc import read_state
 from plaunch_hang.stacks import format_groups, group, take
 
 from helpers.programs import run_python, running_python
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+from helpers.waiting import wait_until
 
 # Without the right to trace: a process of another user, one that is not dumpable, and one more.
 NO_RIGHT = """
@@ -66,6 +68,28 @@ def test_a_worker_that_is_not_python():
             process.kill()
     assert lines[0].startswith("1 rank: 0 state ")
     assert lines[1] == "the stack of rank 0 is unknown: it is not Python"
+
+
+NO_MAIN = """\
+import ctypes, signal, threading
+threading.Thread(target=signal.sigwait, args=([signal.SIGUSR1],)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.usefixtures("readable_stacks")
+def test_a_worker_whose_main_thread_has_ended():
+    with running_python("-c", NO_MAIN) as process:
+        process.stdout.readline()
+        wait_until(lambda: read_state(process.pid) == "Z", "the end of the main thread")
+        seen = take({0: process.pid})
+        lines = format_groups(group({"a": seen}))
+    assert not seen[0].has_ended
+    assert lines == [
+        "1 rank: 0 its main thread has ended, 1 others have not",
+        "the stack of rank 0 is unknown: its main thread has ended",
+    ]
 
 
 def test_py_spy_is_neither_beside_python_nor_on_path(monkeypatch, tmp_path):

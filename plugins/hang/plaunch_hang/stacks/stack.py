@@ -94,7 +94,7 @@ class KernelState(NamedTuple):
 
     Args:
         state: the letter in /proc: `R` runs, `S` sleeps, `D` sleeps uninterruptibly, `T` is
-            stopped, `t` is stopped by a debugger, `Z` has ended.
+            stopped, `t` is stopped by a debugger, `Z` has ended; other threads may still run.
         place: the kernel function that it sleeps in; empty if it runs, or if unknown.
         call: the system call, as numbers; empty if it cannot be read.
         stack: the functions in the kernel, innermost first; empty if they cannot be read.
@@ -102,6 +102,7 @@ class KernelState(NamedTuple):
         tracer: the pid of the process that traces it, such as a debugger; 0 if none does.
         tracer_name: the name of that process; empty if it is unknown.
         terminal: the terminal from which its main thread waits for input; empty if it does not.
+        threads: the number of its threads.
     """
 
     state: str
@@ -112,9 +113,17 @@ class KernelState(NamedTuple):
     tracer: int = 0
     tracer_name: str = ""
     terminal: str = ""
+    threads: int = 1
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of its threads have ended."""
+        return self.state in _ENDED and self.threads <= 1
 
     def __str__(self) -> str:
         words = [f"state {self.state}"] if self.state else []
+        if self.state in _ENDED and not self.has_ended:
+            words = [f"its main thread has ended, {self.threads - 1} others have not"]
         if self.terminal:
             words.append(f"waits for input from {self.terminal}")
         elif self.place:
@@ -152,7 +161,7 @@ class ProcessStacks(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether it had ended or was a zombie."""
-        return self.kernel is None or self.kernel.state in _ENDED
+        return self.kernel is None or self.kernel.has_ended
 
     @property
     def main(self) -> ThreadStack | None:

@@ -61,6 +61,7 @@ def read_kernel_state(pid: int, proc: str = PROC) -> KernelState | None:
         tracer=int(tracer) if tracer.isdigit() else 0,
         tracer_name=read_name(tracer, proc) if tracer.strip("0") else "",
         terminal=find_terminal(pid, call, proc),
+        threads=int(fields[17]) if len(fields) > 17 else 1,
     )
 
 
@@ -240,6 +241,8 @@ def _read(
     # The pid may have been reused meanwhile.
     if start == -1 or _find_start(pid) != start:
         return ProcessStacks(pid, start, reason=_ENDED)
+    if seen.kernel is not None and seen.kernel.state == "Z":
+        return seen._replace(reason="its main thread has ended")
     return seen
 
 
