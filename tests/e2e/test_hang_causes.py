@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 
 import pytest
 from plaunch.process.proc import read_state
@@ -319,6 +320,46 @@ def test_a_worker_that_is_suspended_is_shown_without_a_time_out(plaunch, ctl):
         assert re.match(rf"1 rank: 0 train_step \(train\.py:5\), {since}\n", stacks), stacks
         os.kill(int(pid.read_text()), signal.SIGCONT)
         process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+# --- a debugger session ---------------------------------------------------------------------------
+
+DEBUGGED = """\
+import os, select, time
+
+def barrier():
+    select.select([done], [], [])
+
+def train_step():
+    if os.environ["RANK"] == "1":
+        breakpoint()
+        os.write(wakes, b"x")
+
+done, wakes = os.open("done", os.O_RDONLY | os.O_NONBLOCK), os.open("done", os.O_RDWR)
+train_step()
+barrier()
+"""
+
+
+def test_a_debugger_session_is_not_ended(plaunch):
+    script = plaunch.write("train.py", DEBUGGED)
+    os.mkfifo(plaunch.folder / "done")
+    words = ("--nproc-per-node=2", "--hang-timeout=3s", STOP, script)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with plaunch.popen(*words, text=True, **pipes) as process:
+        said = ""
+        while "1 rank: 0 " not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        process.stdin.write("continue\n")
+        process.stdin.flush()
+        process.communicate(timeout=60)
+    prompt = r"at a prompt of pdb since ([\d-]+ )?\d\d:\d\d:\d\d"
+    assert re.search(rf"rank 1 on {HOST} is {prompt}; .*--on-hang=stop does not act:\n", said)
+    assert re.search(rf"1 rank: 1 train_step \(train\.py:9\), {prompt}\n", said)
+    assert re.search(r"1 rank: 0 barrier \(train\.py:4\)\n", said)
     assert process.returncode == 0
 
 
