@@ -116,7 +116,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "Preloaded modules",
-        "How soon eight workers have imported torch, at the start and after a failure.",
+        "How soon eight workers have trained a step and reduced, at the start and after a failure.",
         "preload.py",
         quick=("--repeat=1", "--workers=2"),
         needs=("torch",),

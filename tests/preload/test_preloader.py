@@ -81,6 +81,110 @@ def test_a_forked_worker_equals_a_fresh_one(fleet, folder, words, monkeypatch):
     assert {key: forked[key] for key in fresh if forked[key] != fresh[key]} == {}
 
 
+# The simple values that modules and their objects hold, by name, as one line of JSON.
+STATE = """
+import json, os, sys, threading
+WORDS
+SIMPLE = (int, float, str, bytes, bool, type(None))
+def shown(value, depth):
+    if isinstance(value, SIMPLE):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return [shown(item, depth + 1) for item in value] if depth < 3 and len(value) < 30 else ""
+    if isinstance(value, dict) and len(value) < 60:
+        return names(value, depth)
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, type(sys)) or type(value) is threading.Lock:
+        return ""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return type(value).__qualname__
+    return names(attributes, depth)
+def names(values, depth):
+    if depth > 2:
+        return ""
+    return {str(k): shown(v, depth + 1) for k, v in list(values.items()) if isinstance(k, str)}
+state = {"of the process": {"pid": repr(os.getpid())}}
+for name, module in sorted(sys.modules.items()):
+    try:
+        state[name] = names(object.__getattribute__(module, "__dict__"), 0)
+    except AttributeError:
+        pass
+os.write(1, json.dumps(state).encode() + b"\\n")
+"""
+# Modules that describe other modules; a forked worker also has those of the fork server.
+ABOUT_MODULES = ("__future__", "__main__", "__mp_main__", "inspect", "linecache", "sys")
+
+
+def flat(values, path=""):
+    """Return the values of nested dictionaries by their path."""
+    if not isinstance(values, dict):
+        return {path: values}
+    return {
+        place: value
+        for name, inner in values.items()
+        for place, value in flat(inner, f"{path}.{name}").items()
+    }
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "threading,logging,multiprocessing.util,multiprocessing.popen_fork,asyncio,tempfile,random,"
+        "uuid,ssl,socket,secrets,concurrent.futures.thread,signal,time,faulthandler,gc,hmac,"
+        "importlib.metadata,queue,weakref,selectors,locale,platform,getpass,contextvars",
+        pytest.param("torch,torch._dynamo,numpy", marks=pytest.mark.exhaustive),
+    ],
+    ids=["standard library", "torch"],
+)
+def test_modules_of_a_forked_worker_have_the_state_of_fresh_ones(fleet, folder, modules):
+    """Each difference here is something that a module has cached of its process."""
+    if "torch" in modules:
+        pytest.importorskip("torch")
+    (folder / "show.py").write_text(STATE.replace("WORDS", f"import {modules}"))
+    one = fleet(modules, "show.py", timeout=300.0)
+    forked = json.loads(one.output())
+    env = {**os.environ, "RANK": "0"}
+    fresh, again = (json.loads(fresh_output(one.command, env)) for _ in range(2))
+    # A forked worker has more modules, and so more attributes of packages.
+    compared = (forked.keys() & fresh.keys()) - set(ABOUT_MODULES)
+    forked, fresh, again = (
+        flat({name: seen[name] for name in compared}) for seen in (forked, fresh, again)
+    )
+    pids = [seen.pop(".of the process.pid") for seen in (forked, fresh, again)]
+    differing = {}
+    for name in forked.keys() & fresh.keys() & again.keys():
+        values = [seen[name] for seen in (forked, fresh, again)]
+        if values[1:] == pids[1:]:
+            values = [value == pid for value, pid in zip(values, pids, strict=True)]
+        if values[1] == values[2] != values[0]:
+            differing[name] = values
+    assert differing == {}
+    assert fresh[".threading._main_thread._native_id"] == pids[1]
+
+
+def test_a_folder_that_is_created_later_is_found(fleet, folder, monkeypatch):
+    """The interpreter remembers folders in PYTHONPATH that do not exist."""
+    monkeypatch.setenv("PYTHONPATH", str(folder / "later"))
+    (folder / "train.py").write_text("import unpacked; print(unpacked.X)")
+    one = fleet("decimal", "train.py")
+    one.preloader.wait()
+    (folder / "later").mkdir()
+    (folder / "later" / "unpacked.py").write_text("X = 5")
+    assert one.output() == "5\n"
+
+
+@pytest.mark.heavy
+def test_modules_of_a_training_are_imported_with_torch(fleet, folder):
+    pytest.importorskip("torch")
+    (folder / "train.py").write_text(
+        "import sys; print('torch._dynamo' in sys.modules, 'torch' in sys.modules)"
+    )
+    assert fleet("torch", "train.py", timeout=300.0).output() == "True True\n"
+
+
 def test_a_worker_gets_descriptors_and_settings_of_the_launcher(fleet, folder):
     (folder / "show.py").write_text(SHOW)
     one = fleet("decimal", "show.py")

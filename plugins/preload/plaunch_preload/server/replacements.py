@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ class Replacements:
         setattr(owner, name, replacement)
 
     def restore(self) -> None:
-        """Restore all attributes, and copies by statements such as `from os import urandom`."""
+        """Restore all attributes, and copies of them.
+
+        Statements such as `from os import urandom` and `draw = GENERATOR.random` make copies.
+        """
         while self._restored:
             owner, name, own = self._restored.pop()
             if own is None:
@@ -46,6 +50,9 @@ class Replacements:
             for name, value in list(names.items()):
                 if id(value) in self._originals:
                     names[name] = self._originals[id(value)][1]
+                elif type(value) is MethodType and id(value.__func__) in self._originals:
+                    original = self._originals[id(value.__func__)][1]
+                    names[name] = original.__get__(value.__self__)
         self._originals.clear()
 
 

@@ -26,8 +26,9 @@ from .known_lines import HarmlessLines
 from .messages import VARIABLE, receive, send
 from .process_state import ProcessReads, ProcessState
 from .random_reads import RandomReads
+from .training_modules import TRAINING_MODULES
 from .variable_reads import VariableReads
-from .worker import become, introduce, show_command, show_name
+from .worker import become, introduce, renew_caches, show_command, show_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -198,6 +199,7 @@ class _Server:
             os.close(self._config["alive"])
             try:
                 become(message, fds, self._changes, self._umask)
+                renew_caches()
                 self._random.seed_anew()
                 self._harmless.renew()
             except BaseException as error:  # noqa: BLE001 - reported to the launcher
@@ -230,7 +232,11 @@ class _Server:
         return sorted(name for name, file in self._files.items() if _stat(file[0]) != file)
 
     def _import(self, name: str) -> str:
-        """Import one module; returns the problem, or an empty text."""
+        """Import one module, and those that a training with it needs.
+
+        Returns:
+            The problem; empty if there is none.
+        """
         script = self._config["script"]
         try:
             spec = importlib.util.find_spec(name.partition(".")[0])
@@ -240,6 +246,10 @@ class _Server:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - also SystemExit
             return f"{name} cannot be imported: {type(error).__name__}: {error}"
+        for later in TRAINING_MODULES.get(name, ()):
+            # This version may not have it, and a worker may not need it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(later)
         return ""
 
 

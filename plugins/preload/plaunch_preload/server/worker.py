@@ -140,6 +140,18 @@ def become(
     _renew_streams(set(message["targets"]))
 
 
+def renew_caches() -> None:
+    """Renew what the interpreter has cached of the process and of the folders in `sys.path`."""
+    threading: Any = sys.modules.get("threading")
+    if threading is not None and sys.version_info < (3, 13):  # later ones do so in each fork
+        threading.main_thread()._set_native_id()
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # a folder that did not exist, which would never be found
+            del sys.path_importer_cache[path]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+
+
 def _take_fds(given: dict[int, int]) -> None:
     """Move each descriptor to its target number; empties `given`."""
     above = max((*given, 2)) + 1
