@@ -17,6 +17,7 @@ __all__ = ["BoundedCall", "FinalWork", "start_thread"]
 _SETTLE = 0.02  # seconds after which the kernel no longer counts a thread that has ended
 UNHURRIED = 1.0  # seconds of a wait before `is_unwanted` is called
 LOOK = 0.1  # seconds between two calls of it
+LINGER = 1.0  # seconds that a `CallThread` waits for another call
 
 _NO_THREAD = "can't start new thread"
 
@@ -112,6 +113,14 @@ class BoundedCall:
         """Whether the call has not returned."""
         return self._thread.is_alive()
 
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end: forking while it runs may deadlock the child.
+
+        Args:
+            timeout: how long at most, in seconds.
+        """
+        self._thread.join(timeout)
+
     def wait(self, seconds: float, is_unwanted: Callable[[], bool] = lambda: False) -> bool:
         """Wait for the call; return whether it has returned.
 
@@ -122,14 +131,13 @@ class BoundedCall:
             seconds: the time limit.
             is_unwanted: returns whether to stop waiting; called repeatedly after a second.
         """
-        thread = self._thread
         until = time.monotonic() + seconds
-        thread.join(max(min(seconds, UNHURRIED), 0.0))
-        while thread.is_alive():
+        self.join(max(min(seconds, UNHURRIED), 0.0))
+        while self.is_out():
             remaining = until - time.monotonic()
             if remaining <= 0 or is_unwanted():
                 return False
-            thread.join(min(remaining, LOOK))
+            self.join(min(remaining, LOOK))
         return True
 
     def _run(self) -> None:
@@ -137,3 +145,96 @@ class BoundedCall:
             self.result = self._function()
         except BaseException as error:  # noqa: BLE001 - also SystemExit; the waiting thread handles it
             self.error = error
+
+
+class CallThread:
+    """A thread for calls that follow each other closely, such as one for each worker's exit.
+
+    It starts with a call, and ends when no other call has come for a while, or at `rest`. A call
+    that comes while another one runs, or hangs, gets another thread. Thread-safe.
+
+    Args:
+        linger: seconds that it waits for another call.
+    """
+
+    def __init__(self, linger: float = LINGER) -> None:
+        self._linger = linger
+        self._changed = threading.Condition()
+        self._waiting: threading.Thread | None = None
+        self._next: _SharedCall | None = None  # for the waiting thread
+
+    def call(self, name: str, function: Callable[[], object]) -> BoundedCall:
+        """Start a call; see `BoundedCall`, whose `wait` and `join` do not wait for the thread here.
+
+        Raises:
+            ThreadStartError: the system has no more threads.
+        """
+        with self._changed:
+            if self._waiting is not None and self._next is None:
+                self._next = call = _SharedCall(name, function, self._waiting)
+                self._changed.notify_all()
+                return call
+        thread = threading.Thread(target=lambda: self._run(call), daemon=True)
+        call = _SharedCall(name, function, thread)
+        thread.name = call.name
+        start_thread(thread)
+        return call
+
+    def rest(self) -> None:
+        """End the thread if it waits for a call, before a fork and at the end of a launch."""
+        with self._changed:
+            thread = self._waiting
+            if thread is None or self._next is not None:
+                return
+            self._waiting = None
+            self._changed.notify_all()
+        thread.join()
+
+    def _run(self, first: _SharedCall) -> None:
+        me, call = threading.current_thread(), first
+        while True:
+            me.name = call.name
+            call.run()
+            with self._changed:
+                is_needed = self._waiting is None
+                if is_needed:
+                    self._waiting = me
+                call.finish()  # the caller's next call comes after this
+                if not is_needed:
+                    return
+                self._changed.wait_for(
+                    lambda: self._next is not None or self._waiting is not me, self._linger
+                )
+                if self._waiting is not me:
+                    return
+                self._waiting, found, self._next = None, self._next, None
+                if found is None:
+                    return
+                call = found
+
+
+class _SharedCall(BoundedCall):
+    """A call on a thread that is not its own."""
+
+    def __init__(self, name: str, function: Callable[[], object], thread: threading.Thread) -> None:
+        self.result = self.error = None
+        self.name = f"plaunch-{name}"
+        self._function = function
+        self._thread = thread
+        self._finished = threading.Event()
+
+    def run(self) -> None:
+        """Make the call."""
+        self._run()
+
+    def finish(self) -> None:
+        """Wake who waits for the call."""
+        self._finished.set()
+
+    def is_out(self) -> bool:
+        """Whether the call has not returned."""
+        return not self._finished.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the call."""
+        self._finished.wait(timeout)

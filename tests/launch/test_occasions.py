@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 
 import pytest
@@ -97,6 +98,22 @@ def test_a_listener_of_a_plugin_is_created_for_its_occasion(manager_of, occasion
     listen(FINISHED)
     assert calls == [CONTEXT, FINISHED, FINISHED]
     assert create_listeners(manager_of("AFTER_FAILURE", create), CONTEXT, occasion) == []
+
+
+def test_a_listener_does_not_need_a_thread_for_each_notification(manager_of):
+    threads = []  # keeps them, so that no two have the same id
+
+    def create(context):
+        return lambda notification: threads.append(threading.current_thread())
+
+    manager = manager_of("ON_RESTART", create)
+    (listen,) = create_listeners(manager, CONTEXT, "ON_RESTART")
+    for _ in range(500):
+        listen(FINISHED)
+    assert len(threads) == 500
+    assert len(set(threads)) < 50  # one, unless the machine pauses for longer than it lingers
+    manager.guard.rest()
+    assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.parametrize("is_created", [False, True])

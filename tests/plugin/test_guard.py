@@ -15,14 +15,14 @@ import threading
 import types
 
 import pytest
-from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
+from plaunch.agent.notifications import BeforeRendezvous, WorkerExited, WorkersStarted
 from plaunch.errors import ExitCode, PluginError, UsageError
 from plaunch.plugin import create_extensions, guard, hookimpl, notify
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.guard import CallGuard, CallLimits, Culprits
 from plaunch.plugin.kinds import KINDS, LOGS_SPECS
 from plaunch.plugin.manager import PluginManager
-from plaunch.process import LogsSpecs
+from plaunch.process import LogsSpecs, WorkerExit, WorkerInfo
 from plaunch.testing import plugin_manager
 
 from helpers.faults import raising
@@ -290,6 +290,25 @@ def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, calls) -> 
     (thread,) = threads
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
+
+
+def test_the_exits_of_many_workers_need_few_threads(manager, calls) -> None:
+    """A restart of a thousand workers started a thread for each exit and listener."""
+    threads = []  # keeps them, so that no two have the same id
+
+    @hookimpl
+    def plaunch_worker_exited():
+        threads.append(threading.current_thread())
+
+    hooks = {"plaunch_worker_exited": staticmethod(plaunch_worker_exited)}
+    tested = manager(*(type(name, (), hooks)() for name in "ab"))
+    for rank in range(500):
+        seen = WorkerExit(WorkerInfo(0, rank, rank, 1, 1), 0, stopped=False)
+        notify(tested, WorkerExited(make_group(), seen))
+    assert len(threads) == 1000
+    assert len(set(threads)) < 50  # one, unless the machine pauses for longer than it lingers
+    tested.guard.rest()
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_process_that_a_hook_starts_can_be_terminated(manager, calls, caplog) -> None:

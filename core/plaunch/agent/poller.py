@@ -223,15 +223,6 @@ class BackgroundCall(BoundedCall, Generic[T]):
         """Whether the call has returned or raised."""
         return self._done
 
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread to end, which it is about to do once `is_done`.
-
-        Args:
-            timeout: how long at most, in seconds.
-        """
-        # Forking while another thread runs may deadlock the child, so wait until it has ended.
-        self._thread.join(timeout)
-
     def _run(self) -> None:
         began = time.monotonic()
         super()._run()

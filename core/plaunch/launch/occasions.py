@@ -87,7 +87,9 @@ class _OccasionListener:
             return
         call = partial(self._call, notification)
         try:
-            self._guard.call(self._who, self._occasion, call, self._guard.limits.stop)
+            self._guard.call(
+                self._who, self._occasion, call, self._guard.limits.stop, is_repeated=True
+            )
         except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
             self._is_off = True
             logger.warning("%s; it is not called again", error)

@@ -102,6 +102,8 @@ class LaunchSession:
             if self._agent is not None:
                 self._run_after_failure(self._agent)
             raise
+        finally:
+            self._guard.rest()
 
     def _subscribe(self) -> None:
         """Subscribe what reads the log of the launch, in the order of the calls."""
@@ -118,8 +120,7 @@ class LaunchSession:
             )
             log.subscribe(self._events.handle_notification)
         log.subscribe(_Occasion("ON_RESTART", _is_restart, self._create_listeners).handle)
-        if self._request.forks_workers:
-            log.subscribe(self._rest_threads)
+        log.subscribe(self._rest_threads)
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
         components, config = self._components, self._request.config
@@ -276,8 +277,14 @@ class LaunchSession:
             self._request.started()
 
     def _rest_threads(self, notification: Notification) -> None:
-        """End the threads of plugins, which may hold locks at a fork; log which ones remain."""
+        """End the threads of plugins, which may hold locks at a fork; log which ones remain.
+
+        A launcher without other threads also forks its guard, which is faster than a program.
+        """
         if not isinstance(notification, BeforeWorkers):
+            return
+        self._guard.rest()
+        if not self._request.forks_workers:
             return
         for item in self._components.extensions:
             item.rest()

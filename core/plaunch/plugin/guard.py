@@ -1,7 +1,7 @@
 """The guard: how plaunch calls code of a plugin.
 
-`CallGuard.call` makes every such call, on a thread of its own. plaunch waits for a limited time,
-then abandons the thread. Errors name the plugin, its distribution and version, and the function.
+`CallGuard.call` makes every such call on another thread. plaunch waits for a limited time, then
+abandons the thread. Errors name the plugin, its distribution and version, and the function.
 plaunch's own plugins are called in the same way.
 
 Two things run on the calling thread, without a time limit. Imports do, since some packages install
@@ -27,7 +27,7 @@ from plaunch.agent.status import AgentStatus
 from plaunch.errors import PlaunchError, PluginError, one_line
 from plaunch.process.marks import owns_process
 from plaunch.process.proc import read_masks
-from plaunch.threads import BoundedCall
+from plaunch.threads import BoundedCall, CallThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -192,7 +192,7 @@ DEFAULT_LIMITS = CallLimits()
 
 
 class CallGuard:
-    """Calls the plugins of one launch, each call on a thread that is abandoned if it hangs.
+    """Calls the plugins of one launch, on threads that are abandoned if a call hangs.
 
     Args:
         limits: how long to wait.
@@ -207,6 +207,7 @@ class CallGuard:
         self.last_wait = -math.inf  # when it last waited for a slow call; monotonic seconds
         self._warn_after = warn_after
         self._abandoned: dict[tuple[str, str], BoundedCall] = {}
+        self._thread = CallThread()
 
     def call(
         self,
@@ -218,6 +219,7 @@ class CallGuard:
         until_stop: bool = False,
         passing: tuple[type[Exception], ...] = (),
         advice: str = "",
+        is_repeated: bool = False,
     ) -> Any:
         """Call code of a plugin on a thread, which is abandoned if it does not return in time.
 
@@ -229,6 +231,8 @@ class CallGuard:
             until_stop: whether to give up waiting once the launch is to stop.
             passing: exceptions of the plugin that are raised unchanged.
             advice: the end of the message if the call does not return.
+            is_repeated: whether such calls are made for each worker: they share a thread, which
+                `rest` ends.
 
         Raises:
             NotReturnedError: the call has not returned.
@@ -238,7 +242,8 @@ class CallGuard:
             seconds = self.limits.others.get(doing, self.limits.component)
         gives_up = self._is_to_stop if until_stop else lambda: False
         with keeping_sigchld(who, doing):
-            call = BoundedCall(f"plugin-{doing}", function)
+            start = self._thread.call if is_repeated else BoundedCall
+            call = start(f"plugin-{doing}", function)
             has_returned = call.wait(min(seconds, self._warn_after), gives_up)
             if not has_returned and seconds > self._warn_after and not gives_up():
                 logger.warning(
@@ -262,6 +267,10 @@ class CallGuard:
             logger.warning("%s", text)
             raise NotReturnedError(text)
         raise NotReturnedError(f"{who} has not returned from {doing} within {seconds:g} s{advice}")
+
+    def rest(self) -> None:
+        """End the thread of repeated calls until the next one."""
+        self._thread.rest()
 
     def limited(self, who: str, doing: str, function: Callable[..., object]) -> Callable[..., Any]:
         """Return a plugin's function as the agent's loop calls it: each call through the guard.

@@ -33,6 +33,7 @@ _HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswit
 NOTIFICATION_HOOKS = frozenset(
     name for name, spec in _HOOKS.items() if spec.__annotations__["return"] == "None"
 )
+_FOR_EACH_WORKER = frozenset(("plaunch_worker_env", "plaunch_worker_exited"))
 _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.iscoroutinefunction,
     inspect.isgeneratorfunction,
@@ -286,6 +287,7 @@ class Hooks:
             until_stop=True,
             passing=(PlaunchError,),
             advice=f"; fix what it waits for, or block it with -p no:{item.plugin.name}",
+            is_repeated=item.hook in _FOR_EACH_WORKER,
         )
 
     def _call_all(
@@ -307,7 +309,13 @@ class Hooks:
         if key in self._switched_off or self._guard.is_busy(item.who):
             return
         try:
-            self._guard.call(item.who, item.hook, function, self._guard.limits.notification)
+            self._guard.call(
+                item.who,
+                item.hook,
+                function,
+                self._guard.limits.notification,
+                is_repeated=item.hook in _FOR_EACH_WORKER,
+            )
             return
         except NotReturnedError as error:
             logger.warning(

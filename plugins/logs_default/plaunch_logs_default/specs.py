@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import LogDirectoryError
 from plaunch.process import LogsDest, LogsSpecs, Std, to_map
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from plaunch.doctor import DoctorContext, Finding
-    from plaunch.process import Sink
+    from plaunch.process import Sink, Streams
 
 _MAX_PATH = 3000  # bytes; the system accepts 4096, and the folders inside need some of them
 
@@ -155,6 +155,12 @@ class DefaultLogsSpecs(LogsSpecs):
             dest.error_files[rank] = error_file or os.devnull
             env["TORCHELASTIC_ERROR_FILE"] = error_file
         return dest
+
+    def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
+        """Open the streams; without rotation, no worker has a sink."""
+        if self._rotation is None and type(self).open_sink is DefaultLogsSpecs.open_sink:
+            options["open_sink"] = None
+        return super().open_streams(dest, nprocs, **options)
 
     def open_sink(self, local_rank: int, stream: str) -> Sink | None:
         """Open the file of a stream, if files rotate.
