@@ -161,7 +161,7 @@ class CallThread:
         self._linger = linger
         self._changed = threading.Condition()
         self._waiting: threading.Thread | None = None
-        self._next: _SharedCall | None = None  # for the waiting thread
+        self._next: _RepeatedCall | None = None  # for the waiting thread
 
     def call(self, name: str, function: Callable[[], object]) -> BoundedCall:
         """Start a call; see `BoundedCall`, whose `wait` and `join` do not wait for the thread here.
@@ -171,11 +171,11 @@ class CallThread:
         """
         with self._changed:
             if self._waiting is not None and self._next is None:
-                self._next = call = _SharedCall(name, function, self._waiting)
+                self._next = call = _RepeatedCall(name, function, self._waiting)
                 self._changed.notify_all()
                 return call
         thread = threading.Thread(target=lambda: self._run(call), daemon=True)
-        call = _SharedCall(name, function, thread)
+        call = _RepeatedCall(name, function, thread)
         thread.name = call.name
         start_thread(thread)
         return call
@@ -190,7 +190,7 @@ class CallThread:
             self._changed.notify_all()
         thread.join()
 
-    def _run(self, first: _SharedCall) -> None:
+    def _run(self, first: _RepeatedCall) -> None:
         me, call = threading.current_thread(), first
         while True:
             me.name = call.name
@@ -213,7 +213,7 @@ class CallThread:
                 call = found
 
 
-class _SharedCall(BoundedCall):
+class _RepeatedCall(BoundedCall):
     """A call on a thread that is not its own."""
 
     def __init__(self, name: str, function: Callable[[], object], thread: threading.Thread) -> None:

@@ -149,9 +149,11 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch, gate
     assert began <= manager.guard.last_wait <= time.monotonic()
 
 
-def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:
+def test_a_contribution_is_made_on_another_thread_that_is_gone_before_workers_start() -> None:
     seen = []
-    contributed(contributor("A", lambda env: seen.append(threading.current_thread())))
+    manager = plugin_manager(contributor("A", lambda env: seen.append(threading.current_thread())))
+    find_worker_env(manager, WORKER, OWN)
+    manager.guard.rest()  # which a launch calls then
     (thread,) = seen
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
