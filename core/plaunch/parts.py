@@ -58,6 +58,8 @@ DESCRIBE_SHORTAGE = "plaunch_doctor.limits:describe_shortage"
 WRITE_ERROR_FILE = "plaunch_torchrun.error_handler:dump_root_cause"
 # Adds what the site knows about a signal to a failure: a message, and the report without it.
 ENRICH_SIGNAL_FAILURE = "plaunch_torchrun.error_handler:enrich_signal_failure"
+# Where workers are that do not exit: unknown, and only error files show exceptions.
+EXIT_PLACES = "plaunch_hang.stacks.exit_places:find_exit_places"
 # Whether `FIND_HEALTH_CHECK`, below, has a server of the site's own: it has not.
 HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
 

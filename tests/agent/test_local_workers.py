@@ -8,7 +8,7 @@ import time
 
 import pytest
 from plaunch.agent import WorkerState
-from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
+from plaunch.errors import ExitCode, SignalException, UnkillableWorkerError, UsageError
 from plaunch.process import ChildFailedError
 from plaunch.process.proc import read_state
 from plaunch.process.watches import TIMEOUT_VARIABLE, UninterruptibleWatch
@@ -16,7 +16,7 @@ from plaunch.restarts import Cause, Decision, RestartAction
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
-from helpers.agents import UP, WAIT, WAIT_IN_ROUND_0, Node, and_then
+from helpers.agents import SAVING, UP, WAIT, WAIT_IN_ROUND_0, Node, and_then
 from helpers.calls import meanwhile
 from helpers.waiting import wait_until
 
@@ -253,3 +253,80 @@ def test_the_next_round_has_no_hang(node):
     with meanwhile(report):
         result = agent.run()
     assert {failure.exitcode for failure in result.failures.values()} == {3}
+
+
+# --- workers that have raised an exception and do not exit ----------------------------------------
+
+
+CRASH = [
+    "Traceback (most recent call last):",
+    '  File "/home/me/train.py", line 7, in main',
+    "RuntimeError: bad batch",
+]
+
+
+@pytest.fixture
+def end(node):
+    """Run an agent, and end it once its rank 1 has raised an exception; it and its result."""
+
+    def call(act, script=WAIT, **options):
+        agent = node.agent(script, **options)
+
+        def act_then():
+            node.wait_for(*BOTH)
+            wait_until(lambda: 1 in agent.snapshot().pids, "the start of both")
+            agent._workers.context._outcomes.note_raised(1, time.time() - 5, CRASH)
+            act(agent)
+
+        with meanwhile(act_then):
+            return agent.run()
+
+    return call
+
+
+ENDS_OF_JOB = {
+    "Ctrl-C": lambda agent: os.kill(os.getpid(), signal.SIGINT),
+    "SIGTERM": lambda agent: os.kill(os.getpid(), signal.SIGTERM),
+    "a hang": lambda agent: agent.report_hang(0, TEXT, is_final=True),
+    "plaunchctl stop": lambda agent: agent.request("stop", "enough", "plaunchctl"),
+    "another failure": lambda agent: os.kill(agent.snapshot().pids[0], signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize("name", ENDS_OF_JOB)
+def test_an_exception_is_the_first_failure_whatever_ends_the_job(end, name):
+    result = end(ENDS_OF_JOB[name], max_restarts=0)
+    assert result.state is WorkerState.FAILED
+    error = result.error("train.py")
+    assert error.exit_code == 1
+    (rank, failure) = error.get_first_failure()
+    assert (rank, failure.exitcode, failure.hung) == (1, 1, False)
+    assert failure.headline == "RuntimeError: bad batch (train.py:7)"
+
+
+def test_a_signal_ends_a_job_that_would_be_restarted_and_the_failure_is_logged(end, caplog):
+    with pytest.raises(SignalException) as caught:
+        end(ENDS_OF_JOB["SIGTERM"], max_restarts=1)
+    assert caught.value.sigval is signal.SIGTERM
+    assert "failed: RuntimeError: bad batch (train.py:7)" in caplog.text
+
+
+def test_a_hang_restarts_them_as_a_failure(end, node):
+    policy = Policy()
+    result = end(ENDS_OF_JOB["a hang"], WAIT_IN_ROUND_0, restart_policy=policy, max_restarts=0)
+    assert result.state is WorkerState.SUCCEEDED
+    assert [(failure.rank, failure.exitcode) for failure in policy.asked] == [(1, 1)]
+
+
+def test_the_first_ctrl_c_leaves_other_workers_their_grace(end, node):
+    """They save, although the stop began with the failure."""
+
+    def interrupt(agent):
+        os.kill(os.getpid(), signal.SIGINT)
+        node.wait_for("asked.0")
+        time.sleep(0.3)  # a SIGKILL would have come by now
+        node.touch("enough")
+
+    result = end(interrupt, SAVING, max_restarts=0)
+    assert result.state is WorkerState.FAILED
+    assert node.has("saved.0")

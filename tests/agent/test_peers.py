@@ -16,6 +16,7 @@ from plaunch.agent import (
     RunResult,
     WorkerState,
     notifications,
+    peers,
 )
 from plaunch.errors import (
     PluginError,
@@ -428,6 +429,15 @@ def test_a_change_cancels_the_wait_at_once(job, change):
     assert agent.run() is SUCCEEDED
     assert [round_ for _, round_ in agent.started()] == [0, 1]
     assert job.successes == 2
+
+
+@restarts(0, ends=False)
+def test_a_long_wait_is_logged_once(job, caplog, monkeypatch):
+    monkeypatch.setattr(peers, "_LOG_AFTER", 0.0)
+    caplog.set_level(logging.INFO, "plaunch")
+    assert PretendAgent(job, [SUCCEEDED], exit_barrier_timeout=0.1).run() is SUCCEEDED
+    waits = [one for one in caplog.messages if one.endswith("it waits for the other nodes")]
+    assert len(waits) == 1
 
 
 @restarts(0, ends=False)

@@ -12,6 +12,7 @@ from plaunch.agent import WorkerInfo, WorkerState
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import Held
+from plaunch_hang.options import exit_rules
 from plaunch_hang.plugin import Hangs
 
 from helpers.groups import make_group
@@ -232,6 +233,28 @@ def test_without_proc_hangs_cannot_be_found():
     assert (
         Hangs(has_table=lambda: False).plaunch_extensions(PluginContext("job", "role", "a")) == []
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "timeout"),
+    [
+        ({}, None),
+        ({"hang_timeout": 5}, None),
+        ({"hang_timeout": 5, "on_hang": "warn"}, None),
+        ({"hang_timeout": 5, "on_hang": "restart"}, 30.0),
+        ({"hang_timeout": 5, "on_hang": "stop"}, 30.0),
+        ({"exception_timeout": 2.5}, 2.5),
+        ({"exception_timeout": "2m", "hang_timeout": 5, "on_hang": "stop"}, 120.0),
+    ],
+)
+def test_what_a_launch_does_about_workers_that_do_not_exit(options, timeout):
+    assert exit_rules(options).exception_timeout == timeout
+
+
+@pytest.mark.parametrize("given", ["soon", 0, "-1", "inf"])
+def test_an_invalid_exception_timeout(given):
+    with pytest.raises(UsageError, match="exception_timeout: "):
+        exit_rules({"exception_timeout": given})
 
 
 def test_workers_get_the_variable_for_heartbeats():

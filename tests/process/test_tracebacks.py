@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from plaunch.process import ProcessFailure, shorten
-from plaunch.process.tracebacks import SourceFiles, abort_in_output
+from plaunch.process.tracebacks import SourceFiles, abort_in_output, are_asides
 
 from helpers.programs import run_python
 from helpers.tracebacks import HEADER, TORCH, WHILE, failure_with, frames
@@ -255,3 +255,54 @@ THROWN = "terminate called after throwing an instance of 'std::runtime_error'"
 )  # fmt: skip
 def test_the_reason_of_an_abort_is_the_end_of_the_output(lines, said):
     assert abort_in_output(lines) == said
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/train.py", line 7, in main
+  |     raise ExceptionGroup("many", errors)
+  | ExceptionGroup: many (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/data.py", line 3, in load
+    | ValueError: a
+    +---------------- 2 ----------------
+    | TypeError: b
+    +------------------------------------
+"""
+
+
+def test_an_exception_group_is_the_exception_that_ended_the_worker() -> None:
+    failure = failure_with(GROUP.splitlines())
+    assert failure.raised.exception == "ExceptionGroup"
+    assert failure.headline == "ExceptionGroup: many (2 sub-exceptions) (train.py:7)"
+
+
+@pytest.mark.parametrize("name", ["Process-1", "SpawnProcess-2", "ForkPoolWorker-3", "Process-1:2"])
+def test_the_traceback_of_a_child_did_not_end_the_worker(name) -> None:
+    child = [f"Process {name}:", HEADER, *frames("/home/me/data.py", 3), "ValueError: a"]
+    own = [HEADER, *frames("/home/me/train.py", 7), "RuntimeError: bad batch"]
+    assert are_asides(child)
+    assert not are_asides([*own, *child])
+    assert not are_asides([])
+    assert failure_with(child).raised.exception == ""
+    assert failure_with([*own, *child]).headline == "RuntimeError: bad batch (train.py:7)"
+
+
+@pytest.mark.parametrize(
+    "lines", [["\ufffd\ufffd"], ["Traceback (most recent call last):"], ["  | ", "  + "], [""]]
+)
+def test_garbage_has_no_exception(lines) -> None:
+    assert failure_with(lines).raised.exception == ""
+    assert not are_asides(lines)
+
+
+def test_a_traceback_in_colors_is_read_as_one_without() -> None:
+    """Python 3.13 writes it to a terminal."""
+    lines = [
+        HEADER,
+        '  File \x1b[35m"/home/me/train.py"\x1b[0m, line \x1b[35m7\x1b[0m, in \x1b[35mmain\x1b[0m',
+        '    raise RuntimeError\x1b[1;31m("bad batch")\x1b[0m',
+        "\x1b[1;35mRuntimeError\x1b[0m: \x1b[35mbad batch\x1b[0m",
+    ]
+    assert failure_with(lines).headline == "RuntimeError: bad batch (train.py:7)"

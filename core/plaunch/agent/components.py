@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch import parts
 from plaunch.agent.messages import WaitReporter
 from plaunch.agent.worker_store import open_default_store
+from plaunch.process.components import ExitRules
 from plaunch.process.streams import OutputStats
 from plaunch.values import Value, plain_dataclass
 
@@ -63,6 +64,7 @@ class AgentServices(Value):
         output_stats: counts the workers' output that passes through the launcher.
         keep_daemons: whether processes that workers leave behind may run on after a success.
         status: the state of the agent, if the caller needs it before there is one.
+        exit_rules: what to do about workers that do not exit.
     """
 
     signal_policy: SignalPolicy = field(default_factory=_default_policy)
@@ -78,6 +80,7 @@ class AgentServices(Value):
     output_stats: OutputStats = field(default_factory=OutputStats)
     keep_daemons: bool = False
     status: AgentStatus | None = None
+    exit_rules: ExitRules = field(default_factory=ExitRules)
 
 
 class AgentJob(NamedTuple):

@@ -78,8 +78,11 @@ class LocalWorkers:
         self._stop_closes_store = False  # whether the end of the stop in progress does
         self._exits = ExitReporter(notifier)
         self._starter = services.starter
+        self._exit_rules = services.exit_rules
         self._stats = services.output_stats
         self._store = HostedStore(services.open_store, self.reaper, services.starter)
+        # Waits for the workers of other nodes to leave the store, if this node hosts it.
+        self.wait_for_guests = self._store.wait_for_guests
         self._reported = ReportedFailures()
         self._unkillable: UnkillableWorkerError | None = None
         # An agent may be shut down on another thread than the loop's.
@@ -127,6 +130,7 @@ class LocalWorkers:
                     observer=self._exits,
                     holds=self.holds,
                     worker_info=lambda rank, _: describe_worker(self.group.workers[rank]),
+                    exit_rules=self._exit_rules,
                 )
             )
             self._store.watch(self.context.pids().values())
@@ -173,8 +177,9 @@ class LocalWorkers:
         fds, due = _exit_fds(self.context), self.reaper.period
         if fds is None or (fds and self.sleep_watch is not None):
             due = min(due, self.group.spec.monitor_interval)
-        of_store = self._store.due()
-        return due if of_store is None else min(due, of_store)
+        late_exits = None if self.context is None else self.context.late_exits
+        others = (self._store.due(), None if late_exits is None else late_exits.due())
+        return min([due, *(each for each in others if each is not None)])
 
     def tend_store(self) -> None:
         """Do what is due for the store, which workers of other nodes use."""
@@ -292,16 +297,23 @@ class LocalWorkers:
                 )
 
     def note_hang(self, hang: Hang) -> None:
-        """Make the next check fail the round, because its workers hang."""
+        """Make the next check fail the round, because its workers hang.
+
+        If one of them ends with an exception and has not exited, that is the failure.
+        """
+        if self.fail_raised():
+            return
         pid = self.pids().get(hang.rank)
         if pid is None:
             return  # it has ended, or this is another round
         ranks = {worker.global_rank: worker.local_rank for worker in self.group.workers}
         self._reported.add_hang(hang, ranks[hang.rank], pid)
 
-    def wait_for_guests(self, timeout: float) -> None:
-        """Wait for the workers of other nodes to leave the store, if this node hosts it."""
-        self._store.wait_for_guests(timeout)
+    def fail_raised(self) -> bool:
+        """Count running workers that end with an exception as failed; whether there are any."""
+        with self._lock:
+            late_exits = None if self.context is None else self.context.late_exits
+            return late_exits is not None and late_exits.fail_raised()
 
     # --- results ----------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import math
 import signal
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import machine, notifications, states
@@ -27,13 +28,18 @@ from plaunch.process.signals import SignalAction
 from plaunch.process.streams import show_rest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from plaunch.agent.components import LoopComponents
 
 logger = logging.getLogger("plaunch")
 
+_DECISION_WAIT = 2.0  # seconds for the job to decide about a failure, before a stop counts
 _VERDICT_WAIT = 5.0  # seconds for the other nodes to learn of a failure of this node itself
 _LAST_CONSOLE_WAIT = 5.0  # seconds for the console after a stop signal, or an error of the agent
 _REPORT_WAIT = 2.0  # seconds to report, after that wait, what was not shown
+# In these phases the job may not have decided yet what follows a failure.
+_UNDECIDED = (states.Phase.STOPPING, states.Phase.CHECKING, states.Phase.JOINING)
 # After these outcomes no other node waits for this one.
 _ENDS_OF_JOB = (states.Outcome.SUCCEEDED, states.Outcome.FAILED, states.Outcome.CLOSED)
 
@@ -51,6 +57,8 @@ class Loop:
         self.results = components.results
         self._effects = Effects(components)
         self._phases = Phases(components, self._effects)
+        self._held: list[states.AgentEvent] = []  # stops that wait for the end of a failed job
+        self._held_until = 0.0  # on the monotonic clock
         self.take_snapshot()
 
     def run(self) -> states.Outcome:
@@ -183,12 +191,65 @@ class Loop:
         first = [pending.popleft()] if has_succeeded else []
         stops, requests = self._take_inputs()
         ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
+        others = [one for one in requests if one not in ends]
+        if (stops or ends) and (failed := self._find_raised()):
+            # It is why somebody ends the job: the failure comes first.
+            pending.extendleft(reversed([*first, *failed]))
+            pending.extend(others)
+            self._hold(stops, ends)
+            return
+        if self._held:
+            if self._awaits_decision(stops):
+                self._held += [*stops, *ends]
+                pending.extend(others)
+                return
+            stops, self._held = [*self._held, *stops], []
         is_stopping = self._status.state.phase is states.Phase.STOPPING
         if (stops or ends) and is_stopping and self.results.due() is not None:
             self.results.report_failure()
             first += self._components.peers.check_while_stopping(is_clearing=False)
         pending.extendleft(reversed([*first, *stops, *ends]))
-        pending.extend(one for one in requests if one not in ends)
+        pending.extend(others)
+
+    def _find_raised(self) -> list[states.AgentEvent]:
+        """Return the failure of running workers that have raised an exception, if there are any."""
+        is_running = self._status.state.phase is states.Phase.RUNNING
+        return (
+            self._phases.check_workers()
+            if is_running and self._components.workers.fail_raised()
+            else []
+        )
+
+    def _hold(self, stops: Sequence[states.AgentEvent], ends: Sequence[states.AgentEvent]) -> None:
+        """Keep stops and requests for the end until the job has decided about a failure."""
+        for stop in stops:
+            if isinstance(stop, states.StopRequested):
+                logger.warning(
+                    "%s received; a worker had raised an exception and not exited, and that "
+                    "failure comes first",
+                    stop.signum.name,
+                )
+        self._held = [*map(_after_failure, stops), *ends]
+        self._held_until = time.monotonic() + _DECISION_WAIT
+
+    def _awaits_decision(self, stops: Sequence[states.AgentEvent]) -> bool:
+        """Whether the stops are still held: until the decision, a timeout, or another Ctrl-C.
+
+        A job that may restart its workers is not awaited: the stop would prevent that.
+        """
+        state = self._status.state
+        is_key = any(
+            isinstance(stop, states.StopRequested)
+            and stop.signum in (signal.SIGINT, signal.SIGQUIT)
+            for stop in stops
+        )
+        return (
+            state.phase in _UNDECIDED
+            and state.then is states.RestartReason.FAILURE
+            and state.attempt >= state.max_restarts
+            and time.monotonic() < self._held_until
+            and not is_key
+        )
 
     def _take_inputs(self) -> tuple[list[states.AgentEvent], list[states.Requested]]:
         """Take all signals and requests; returns the stops and the requests among them.
@@ -232,3 +293,10 @@ class Loop:
             else:
                 self._components.workers.signal(request.signum, request.ranks, request.reason)
         return events
+
+
+def _after_failure(stop: states.AgentEvent) -> states.AgentEvent:
+    """Return a stop that is handled after a failure, although it was requested before."""
+    if isinstance(stop, states.StopRequested):
+        return replace(stop, is_for_failure=True)
+    return stop

@@ -295,7 +295,7 @@ def _is_impatient(state: State, event: AgentEvent) -> bool:
         return False
     is_key = event.signum in (signal.SIGINT, signal.SIGQUIT)
     if state.asked_by is None:
-        return is_key
+        return is_key and not event.is_for_failure
     return event.at - state.asked_at > (_SAME_KEY if is_key else _SAME_REQUEST)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from dataclasses import replace
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+_LOG_AFTER = 10.0  # seconds after which a wait for other nodes is logged
 _DESCRIPTIONS = {
     ChangeKind.ARRIVED: ("node {} arrived", "a node arrived"),
     ChangeKind.LEFT: ("node {} left", "a node left"),
@@ -83,7 +85,7 @@ class Peers:
         self._forwarded = forwarded
         self._lost: MembershipChange | None = None
         self._patience = patience
-        self._wait_until = 0.0  # on the monotonic clock
+        self._wait_until = self._log_at = 0.0  # on the monotonic clock
         self._awaits_verdict = False
         self._losses: list[str] = []  # logged since the last round, while no own worker ran
         self._has_ended_job = False  # the end of the job was requested on this node
@@ -208,7 +210,8 @@ class Peers:
 
     def begin_wait(self) -> None:
         """Report that all own workers have succeeded, and begin to wait for the other nodes."""
-        self._wait_until = time.monotonic() + self._patience
+        now = time.monotonic()
+        self._wait_until, self._log_at = now + self._patience, now + _LOG_AFTER
         self._job.report_success()
 
     def watch(self, fds: Sequence[int], due: float | None) -> list[states.AgentEvent]:
@@ -218,7 +221,8 @@ class Peers:
             fds: descriptors that end this call.
             due: seconds until it ends in any case, or None.
         """
-        pause = min(self._remaining(), self.interval, self.interval if due is None else due)
+        dues = [self.interval if due is None else due, self._log_at - time.monotonic()]
+        pause = max(min(self._remaining(), self.interval, *dues), 0.0)
         self._poller.poll([*fds, *self.fds()], pause)
         events = self._events(self.take_changes(), self._forwarded.pass_on)
         if not events and self._remaining() <= 0:
@@ -228,6 +232,11 @@ class Peers:
                 self._patience,
             )
             return [states.PeersFinished()]
+        if not events and time.monotonic() >= self._log_at:
+            self._log_at = math.inf
+            logger.info(
+                "the workers of this node have ended with exit code 0; it waits for the other nodes"
+            )
         return events
 
     def _remaining(self) -> float:

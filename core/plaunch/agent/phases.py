@@ -63,9 +63,10 @@ class Phases:
             [*workers.exit_fds(), *peers.fds()],
             _earliest(peers.interval, workers.due(), results.cause_wait.due()),
         )
-        return self._check_workers() or peers.check(self._find_own_failures)
+        return self.check_workers() or peers.check(self._find_own_failures)
 
-    def _check_workers(self) -> list[AgentEvent]:
+    def check_workers(self) -> list[AgentEvent]:
+        """Return the event of own workers that have failed, or have all succeeded."""
         workers, results = self._components.workers, self._components.results
         result = workers.check()
         if result.state is WorkerState.SUCCEEDED:
@@ -93,10 +94,11 @@ class Phases:
         """
         if not is_loss:
             self._components.results.cause_wait.end()
+        self._components.workers.fail_raised()
         until = time.monotonic() + _LAST_CHECK
         while (remaining := until - time.monotonic()) > 0:
             self._components.poller.poll(self._components.workers.exit_fds(), remaining)
-            events = self._check_workers()
+            events = self.check_workers()
             if events and isinstance(events[0], states.WorkFailed):
                 # The other nodes soon decide what failed first, and do not wait for this report.
                 self._components.results.report_failure()

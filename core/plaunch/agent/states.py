@@ -176,10 +176,15 @@ class JobEnded(AgentEvent):
 
 @plain_dataclass
 class StopRequested(AgentEvent):
-    """A stop signal was received, `at` seconds on a clock that never goes back."""
+    """A stop signal was received, `at` seconds on a clock that never goes back.
+
+    `is_for_failure` means that it came before the agent treated an exception of a worker as a
+    failure, and because of it.
+    """
 
     signum: signal.Signals
     at: float = 0.0
+    is_for_failure: bool = False
 
 
 @plain_dataclass

@@ -93,6 +93,13 @@ class Workers(Protocol):
     def note_hang(self, hang: Hang) -> None:
         """Make the next `check` fail the round, because its workers hang."""
 
+    def fail_raised(self) -> bool:
+        """Make the next `check` fail if workers have raised an exception and have not exited.
+
+        Returns:
+            Whether there are such workers.
+        """
+
     def wait_for_guests(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for the workers of other nodes to leave this node's store.
 

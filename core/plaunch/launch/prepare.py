@@ -23,6 +23,7 @@ from plaunch.plugin.contributions import (
 from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.kinds import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
+from plaunch.process.components import ExitRules
 from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits_of
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class LaunchComponents(NamedTuple):
         publish_events: creates the event handlers, and returns what listens to the log for them;
             None if no event is read.
         used_plugins: the plugins that have an option set.
+        exit_rules: what to do about workers that do not exit.
     """
 
     context: PluginContext
@@ -165,6 +167,7 @@ class LaunchComponents(NamedTuple):
     extensions: Sequence[ExtensionRunner]
     publish_events: PublishEvents | None
     used_plugins: Collection[str]
+    exit_rules: ExitRules
 
 
 def prepare(
@@ -212,7 +215,17 @@ def prepare(
         extensions=extensions,
         publish_events=_find_events(config, manager, used, extensions),
         used_plugins=used,
+        exit_rules=_find_exit_rules(config, manager),
     )
+
+
+def _find_exit_rules(config: LaunchConfig, manager: PluginManager) -> ExitRules:
+    """Return what the launch does about workers that do not exit; by default, it reports them."""
+    plugin = find_declaring(manager, "EXIT_RULES")
+    if plugin is None:
+        return ExitRules(find_places=None)
+    rules: ExitRules = parts.load_object(plugin.declared("EXIT_RULES"))(config.options)
+    return rules
 
 
 def _environment(has_health_server: bool) -> dict[str, str]:

@@ -182,6 +182,7 @@ class LaunchSession:
                 output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
                 status=self._guard.status,
+                exit_rules=components.exit_rules,
             ),
         )
 

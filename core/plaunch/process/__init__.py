@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from plaunch.process.components import Binder as Binder
     from plaunch.process.components import Binding as Binding
     from plaunch.process.components import ContextComponents as ContextComponents
+    from plaunch.process.components import ExitPlace as ExitPlace
+    from plaunch.process.components import ExitRules as ExitRules
     from plaunch.process.components import ProcessExit as ProcessExit
     from plaunch.process.components import Returns as Returns
     from plaunch.process.components import Starter as Starter
@@ -106,8 +108,8 @@ __getattr__, __dir__, __all__ = attach(
         ".child_failed": "ChildFailedError",
         ".children": "ExitPoller ExitWatch Popen ProcessHandle",
         ".components": (
-            "Binder Binding ContextComponents ProcessExit Returns Starter WorkerExit WorkerInfo "
-            "WorkerObserver WorkerResults default_binder"
+            "Binder Binding ContextComponents ExitPlace ExitRules ProcessExit Returns Starter "
+            "WorkerExit WorkerInfo WorkerObserver WorkerResults default_binder"
         ),
         ".consequences": "Consequence",
         ".context": "PContext",

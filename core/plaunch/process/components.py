@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from plaunch.values import Value, plain_dataclass
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams import OutputStats
     from plaunch.process.watches import HeldProcesses
+
+    # Returns the places of workers, given their process ids by local rank. May block for seconds.
+    FindPlaces = Callable[[Mapping[int, int]], Mapping[int, "ExitPlace"]]
 
 START_METHODS = ("spawn", "fork", "forkserver")  # of functions
 
@@ -304,6 +307,48 @@ class WorkerObserver(Protocol):
         """Called when the stop sequence has taken a step."""
 
 
+class ExitPlace(NamedTuple):
+    """Where a worker is that has not exited.
+
+    Args:
+        is_exiting: whether its main thread has left the program, and ends the interpreter; None if
+            unknown.
+        has_raised: whether the interpreter has printed an exception that the program did not catch;
+            None if unknown.
+        place: where the main thread is, such as `threading._shutdown`; empty if unknown.
+        reason: why its stack cannot be read; empty if it was.
+    """
+
+    is_exiting: bool | None = None
+    has_raised: bool | None = None
+    place: str = ""
+    reason: str = ""
+
+
+def find_places_by_stack(pids: Mapping[int, int]) -> Mapping[int, ExitPlace]:
+    """Find the places with the stacks of the workers, if the part for it is installed."""
+    from plaunch.parts import EXIT_PLACES, find_part  # workers that do not exit only
+
+    find: FindPlaces | None = find_part(EXIT_PLACES)
+    return {} if find is None else find(pids)
+
+
+@plain_dataclass
+class ExitRules(Value):
+    """What a context does about workers that do not exit.
+
+    Args:
+        exception_timeout: seconds after an exception until the worker counts as failed; None if it
+            never does.
+        find_places: finds out where workers are, on a thread of its own; None if nothing does.
+        advice: what a user can do about a job that waits, for the message; may be empty.
+    """
+
+    exception_timeout: float | None = None
+    find_places: FindPlaces | None = find_places_by_stack
+    advice: str = ""
+
+
 def _new_holds() -> HeldProcesses:
     from plaunch.process.watches import HeldProcesses  # command lines come here for less
 
@@ -324,6 +369,7 @@ class ContextComponents(Value):
         observer: is notified of exits and stops.
         holds: records since when workers have been suspended.
         worker_info: what is known of the worker with this local rank and pid.
+        exit_rules: what to do about workers that do not exit.
     """
 
     reaper: Reaper | None = None
@@ -333,3 +379,4 @@ class ContextComponents(Value):
     observer: WorkerObserver | None = None
     holds: HeldProcesses = field(default_factory=_new_holds)
     worker_info: Callable[[int, int], WorkerInfo] = unranked_worker
+    exit_rules: ExitRules = field(default_factory=ExitRules)

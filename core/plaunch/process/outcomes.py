@@ -10,13 +10,14 @@ import time
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from plaunch.numbers import name_ranks
 from plaunch.process.components import WorkerExit
 from plaunch.process.failure import ProcessFailure
 from plaunch.process.streams import is_shown, last_lines
 from plaunch.values import Record, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from plaunch.process.children import ProcessHandle
     from plaunch.process.components import WorkerInfo, WorkerResults
@@ -93,6 +94,9 @@ class WorkerOutcomes:
         self._memory: OutOfMemoryCounter | None = None
         self._began = 0.0  # in seconds since the epoch
         self._signals: dict[int, tuple[int, str]] = {}  # by local rank: the last one, and why
+        # Workers that end with an exception and have not exited: when, and the last lines then.
+        self._raised: dict[int, tuple[float, list[str]]] = {}
+        self._failed_live: frozenset[int] = frozenset()  # those that count as failed
 
     def begin(self, memory: OutOfMemoryCounter) -> None:
         """Record the state of the error files before the first worker starts.
@@ -111,8 +115,11 @@ class WorkerOutcomes:
 
     @property
     def failures(self) -> dict[int, ProcessFailure]:
-        """The failures among the exits, in the order seen."""
-        return {rank: each.failure for rank, each in self.exits.items() if each.failure}
+        """The failures among the exits, in the order seen, and those of `fail_raised`."""
+        failures = {rank: each.failure for rank, each in self.exits.items() if each.failure}
+        for rank in self._failed_live - self.exits.keys():
+            failures[rank] = self._failure(rank, 1)
+        return failures
 
     def take(self) -> list[WorkerExit]:
         """Return the exits recorded since the last call, in the order seen."""
@@ -129,6 +136,57 @@ class WorkerOutcomes:
             if not (self._has_reported(rank) or self._results.has_returned(rank))
         )
 
+    def reported_at(self, local_rank: int) -> float | None:
+        """When a running worker wrote its error file, in seconds since the epoch; None if not."""
+        state = self._find_error_file(local_rank)
+        return None if state in (None, self._old_files.get(local_rank)) else state[1] / 1e9
+
+    def describe_exception(self, local_rank: int, lines: Sequence[str]) -> str | None:
+        """Describe the exception of a running worker with the user's line, as in a headline.
+
+        Args:
+            local_rank: the worker.
+            lines: the last lines of its stderr.
+
+        Returns:
+            An empty text if it cannot be parsed; None if it has not ended the program: a thread or
+            another process has printed it.
+        """
+        failure = replace(self._failure(local_rank, 1), last_lines=list(lines))
+        if not failure.has_reply:
+            from plaunch.process.tracebacks import are_asides  # suspected failures only
+
+            if are_asides(lines):
+                return None
+        return failure.headline if failure.raised.text else ""
+
+    def note_raised(self, local_rank: int, at: float, lines: Sequence[str]) -> None:
+        """Record that a running worker ends with an exception, although it has not exited.
+
+        That is its failure, however it ends.
+
+        Args:
+            local_rank: the worker.
+            at: when it raised the exception, in seconds since the epoch.
+            lines: the last lines of its stderr then.
+        """
+        self._raised.setdefault(local_rank, (at, list(lines)))
+
+    def fail_raised(self) -> bool:
+        """Count workers of `note_raised` as failed, though they run; return whether there are any.
+
+        A stop ends them.
+        """
+        self._failed_live = frozenset(rank for rank in self._raised if rank not in self.exits)
+        return bool(self._failed_live)
+
+    def name(self, local_ranks: Sequence[int]) -> str:
+        """Name workers by their global ranks, as in `ranks 0-1`; by local ones without an agent."""
+        found = [self._worker_info(rank, self.workers[rank].pid) for rank in local_ranks]
+        if any(worker.global_rank < 0 for worker in found):
+            return name_ranks(local_ranks, "local rank")
+        return name_ranks([worker.global_rank for worker in found])
+
     def note_signal(self, local_rank: int, signum: signal.Signals, reason: str) -> None:
         """Record why a signal is sent to a worker, for its failure; nothing without a reason."""
         if reason:
@@ -144,8 +202,10 @@ class WorkerOutcomes:
             # The stop only hastened its end: after success, or after it had reported its exception.
             if self._results.has_returned(local_rank):
                 stopped = True
-            elif exitcode < 0:
+            elif exitcode < 0 or local_rank in self._raised:
                 exitcode = 1
+        if local_rank in self._failed_live:
+            exitcode = 1
         worker = self._worker_info(local_rank, pid)
         seen = WorkerExit(worker, exitcode, stopped, timestamp=time.time())
         # An interrupt must not lose the exit: a stop would wait for the worker.
@@ -210,7 +270,9 @@ class WorkerOutcomes:
         """Return the result so far; `streams` have the last lines of the output."""
         failures = {
             rank: replace(
-                failure, last_lines=last_lines(streams, rank), is_shown=is_shown(streams, rank)
+                failure,
+                last_lines=self._last_lines(streams, rank),
+                is_shown=is_shown(streams, rank),
             )
             for rank, failure in self.all_failures().items()
         }
@@ -221,6 +283,11 @@ class WorkerOutcomes:
         values = self._results.values(self._nprocs) if are_successes else {}
         stdouts, stderrs = dict(self._dest.stdouts), dict(self._dest.stderrs)
         return RunProcsResult(values, failures, stdouts, stderrs, stopped)
+
+    def _last_lines(self, streams: Streams, local_rank: int) -> list[str]:
+        """Return the last lines of a worker, or those at its exception: more may have followed."""
+        raised = self._raised.get(local_rank)
+        return last_lines(streams, local_rank) if raised is None else raised[1]
 
     def reap(self) -> None:
         """Reap the workers that have ended."""
@@ -246,6 +313,8 @@ class WorkerOutcomes:
             program=self._program,
             log_files=[path for path in dict.fromkeys(paths) if path and path != os.devnull],
         )
+        if local_rank in self._raised and not failure.has_reply:
+            failure = replace(failure, timestamp=self._raised[local_rank][0])
         failure = replace(failure, lifetime=max(failure.timestamp - self._began, 0.0))
         signum, why = self._signals.get(local_rank, (0, ""))
         if not why or failure.has_reply or exitcode not in (-signum, 128 + signum):
@@ -257,9 +326,10 @@ class WorkerOutcomes:
 
         Its interpreter is still exiting. It failed by itself, perhaps before all others.
         """
-        return self._results.has_failed(local_rank) or self._find_error_file(local_rank) not in (
-            None,
-            self._old_files.get(local_rank),
+        return (
+            local_rank in self._raised
+            or self._results.has_failed(local_rank)
+            or self.reported_at(local_rank) is not None
         )
 
     def _find_error_file(self, local_rank: int) -> _FileState | None:

@@ -125,6 +125,13 @@ class Streams(Protocol):
         method count as showing nothing.
         """
 
+    def traceback_time(self, local_rank: int) -> float | None:
+        """Return when that rank last wrote the head of a traceback to stderr; None if it did not.
+
+        In seconds since the epoch; the time may be some seconds late. Called on any thread while
+        the worker runs. For streams without this method it is unknown.
+        """
+
     def counts(self) -> OutputCounts:
         """Return the current counts; called by any thread, at any time after `start`."""
 
@@ -173,6 +180,14 @@ def is_shown(streams: Streams, local_rank: int) -> bool:
     with contextlib.suppress(Exception):  # a plugin's
         return bool(ask(local_rank)) if callable(ask) else False
     return False
+
+
+def traceback_time(streams: Streams, local_rank: int) -> float | None:
+    """Call `traceback_time` of the streams; None if they have no such method, or it fails."""
+    ask = getattr(streams, "traceback_time", None)
+    with contextlib.suppress(Exception):  # a plugin's
+        return ask(local_rank) if callable(ask) else None
+    return None
 
 
 def leave_rest(streams: Streams) -> None:

@@ -15,6 +15,7 @@ from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, Work
 from plaunch.process.children import ExitPoller, restore_sigchld
 from plaunch.process.components import ContextComponents, WorkerResults, default_binder
 from plaunch.process.context import PContext
+from plaunch.process.late_exits import LateExits
 from plaunch.process.marks import JOBS_VARIABLE, inheritable
 from plaunch.process.outcomes import WorkerOutcomes
 from plaunch.process.own_process import descriptor_limit
@@ -58,12 +59,12 @@ class SupervisedContext(PContext):
     torchrun's `SubprocessContext`.
 
     Args:
-        results: receives what the workers send back; programs send nothing.
-
-    All other arguments are those of `PContext` and `start_processes`.
+        results: receives what the workers send back; programs send nothing. All other arguments
+            are those of `PContext` and `start_processes`.
     """
 
     _has_forked = False  # whether workers are forked, and not programs of their own
+    late_exits: LateExits | None = None  # finds workers that do not exit, once they are started
 
     def __init__(
         self,
@@ -171,8 +172,7 @@ class SupervisedContext(PContext):
     ) -> Popen:
         """Start the program of this worker, with the arguments of `subprocess.Popen`."""
         if (starter := self._components.starter) is not None:
-            binding = self._bindings.get(rank)
-            worker = starter.start(rank, command, binding=binding, **options)
+            worker = starter.start(rank, command, binding=self._bindings.get(rank), **options)
             if worker is not None:
                 self._from_starter.add(rank)
                 return worker
@@ -217,9 +217,8 @@ class SupervisedContext(PContext):
                 count = len(self._outcomes.workers)
                 is_one = self._opened is not None and count < self.nprocs
                 who = f"local rank {count}" if is_one else "the workers"
-                raise WorkerStartError(
-                    f"cannot start {who} of {self.name!r}: {explain(error)}"
-                ) from error
+                text = f"cannot start {who} of {self.name!r}: {explain(error)}"
+                raise WorkerStartError(text) from error
         self._observer = self._components.observer
 
     def _open(self) -> _Opened:
@@ -246,9 +245,12 @@ class SupervisedContext(PContext):
                 keeps_daemons=self._reaper.keep_daemons,
                 before=None if stats is None else stats.streams,
             )
-            output = LastOutput(streams, poller.wake, shows_rest=stats is None)
+            wake, rules = poller.wake, self._components.exit_rules
+            output = LastOutput(streams, wake, shows_rest=stats is None)
             # After an error, if the stop has not come to it.
             stack.callback(lambda: None if output.is_begun else streams.finish())
+            self.late_exits = LateExits(self._outcomes, streams, rules, wake)
+            stack.callback(self.late_exits.close)
             return _Opened(poller, job, streams, output, stack.pop_all())
 
     def _start_all(self, opened: _Opened) -> None:
@@ -286,7 +288,8 @@ class SupervisedContext(PContext):
                     self._note_exits(opened.poller)
                     if self._outcomes.live() and not self._outcomes.failures:
                         self._reaper.update_if_due()
-                        return None
+                        if self.late_exits is None or not self.late_exits.update():
+                            return None
             return self._outcomes.result(opened.streams)
 
     look = check  # the old name, until the next version
@@ -384,16 +387,11 @@ class SupervisedContext(PContext):
             raise UnkillableWorkerError(message)
 
     def _held_signals(self) -> AbstractContextManager[None]:
-        if self._stop_signals is None:
-            return contextlib.nullcontext()
-        return self._stop_signals.held()
+        signals = self._stop_signals
+        return contextlib.nullcontext() if signals is None else signals.held()
 
     def _begun(self) -> _Opened:
-        """Return what the context has opened.
-
-        Raises:
-            UsageError: the workers were not started.
-        """
+        """Return what the context has opened; raises UsageError before the start."""
         if self._opened is None:
             raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
         return self._opened

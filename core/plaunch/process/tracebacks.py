@@ -69,8 +69,14 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
 _RANK = re.compile(r"\[rank\d+\]: ")
 _DIRECT = "The above exception was the direct cause of the following exception:"
 LINKS = (_DIRECT, "During handling of the above exception, another exception occurred:")
-# A traceback below such a line did not end the process.
-_ASIDE = re.compile(r"Exception in thread |Exception ignored |Error in atexit\.")
+# A traceback below such a line did not end the process. Children made with `multiprocessing` print
+# their own, below the name of the process.
+_ASIDE = re.compile(
+    r"Exception in thread |Exception ignored |Error in atexit\.|Process (?:\w+-)\d[\d:]*:$"
+)
+_COLOR = re.compile(r"\x1b\[[\d;]*m")  # Python 3.13 and newer, on a terminal
+# An exception group indents its traceback, and those of its exceptions even more.
+_GROUP = re.compile(r"  (?:\+ Exception Group (?=Traceback)|\| )")
 # The beginnings of log lines of torch, NCCL and Python.
 _LOG = re.compile(
     r"(?:\[rank\d+\]:)?\[[DIWEF](?:\d{4})? "
@@ -143,7 +149,7 @@ def raised_in_reply(text: str, traceback: str) -> Raised:
         text: the message of the worker, usually the exception.
         traceback: its traceback; may be empty.
     """
-    raised = _last_raised(traceback[-_MOST:].splitlines())
+    raised = _last_raised(unmarked(traceback[-_MOST:].splitlines()))
     if raised.exception and raised.text.partition("\n")[0] in text.splitlines()[1:]:
         return raised  # the exception of another process, whose traceback is in the text
     if not (raised.exception or raised.place):
@@ -215,8 +221,17 @@ def _without_late_abort(lines: list[str], exitcode: int) -> tuple[list[str], int
 
 
 def unmarked(lines: Iterable[str]) -> list[str]:
-    """Return `lines` without the prefixes of torch.distributed."""
-    return [_RANK.sub("", line, count=1) for line in lines]
+    """Return lines without colors, and without prefixes of torch.distributed or of a group."""
+    found = [_RANK.sub("", _COLOR.sub("", line), count=1) for line in lines]
+    if not any(line.startswith("  + Exception Group ") for line in found):
+        return found
+    return [_GROUP.sub("", line, count=1) for line in found]
+
+
+def are_asides(lines: Iterable[str]) -> bool:
+    """Whether there are tracebacks in the last lines of a process, and none has ended it."""
+    found = find_tracebacks(unmarked(lines))
+    return bool(found) and not find_ending(found)
 
 
 def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from plaunch.durations import Duration
+from plaunch.errors import UsageError
 from plaunch.options import Option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.process import ExitRules
 
 AUTO = "auto"
 ACTIONS = ("warn", "restart", "stop")  # the mildest first
+DEFAULT_EXCEPTION_TIMEOUT = 30.0  # seconds, with an action
 _TIMEOUT = Duration(least=1.0, has_units=True)
 
 
@@ -24,11 +33,36 @@ def hang_timeout(text: str) -> float | str:
         raise ValueError(f"{error}; or {AUTO}") from None
 
 
+def exit_rules(options: Mapping[str, object]) -> ExitRules:
+    """Return what a launch does about workers that have raised an exception and do not exit.
+
+    Args:
+        options: those of the launch, by name.
+
+    Raises:
+        UsageError: `exception_timeout` is invalid.
+    """
+    from plaunch.process import ExitRules  # not on the way to `--help`
+
+    given: object = options.get("exception_timeout")
+    if given is None:
+        acts = options.get("on_hang") in ACTIONS[1:]
+        return ExitRules(
+            DEFAULT_EXCEPTION_TIMEOUT if acts else None,
+            advice="the job waits for it (--exception-timeout ends the wait)",
+        )
+    try:
+        return ExitRules(_TIMEOUT.parse(str(given)))
+    except ValueError as error:
+        raise UsageError(f"exception_timeout: {error}") from None
+
+
 class HangOptions:
     """The options for the detection of hangs."""
 
     PLUGIN = "plaunch_hang.plugin:Hangs"
     KNOWN_AS = "hang detection"
+    EXIT_RULES = "plaunch_hang.options:exit_rules"
     OPTIONS = (
         Option(
             ("--hang-timeout",),
@@ -43,6 +77,13 @@ class HangOptions:
             "stop (end the job) (default: warn; needs --hang-timeout)",
             metavar="ACTION",
             choices=ACTIONS,
+        ),
+        Option(
+            ("--exception-timeout",),
+            "how long a worker may take to exit after an uncaught exception, as in 30s; then it "
+            "counts as failed (default: 30s with --on-hang=restart or stop, otherwise no limit)",
+            metavar="DURATION",
+            read=_TIMEOUT.parse,
         ),
     )
 

@@ -162,6 +162,10 @@ class UnknownWorkers:
         del hang
         logger.warning("the round continues: this agent cannot end it because of a hang")
 
+    def fail_raised(self) -> bool:
+        """Return False: exceptions are known from exits only."""
+        return False
+
     def wait_for_guests(self, timeout: float) -> None:
         """Return: they host no store."""
 

@@ -22,6 +22,7 @@ from plaunch_logs_default.streams.sinks import (
     FileSink,
     LastLinesSink,
     RawToConsole,
+    TracebackFinder,
     read_last_lines,
     split_last_lines,
 )
@@ -359,6 +360,9 @@ def test_a_cut_first_line_is_omitted_unless_it_is_the_only_one():
     ]
 
 
+CRASH = b"Traceback (most recent call last):\n  File ...\nRuntimeError: bad batch\n"
+
+
 class TestLastLinesSink:
     @pytest.mark.parametrize(
         ("writes", "kept_bytes", "lines"),
@@ -382,6 +386,39 @@ class TestLastLinesSink:
             ring.write(stream[start : start + piece])
             assert len(ring._data) <= 64
         assert ring.last_lines() == ["0194", "0195", "0196", "0197", "0198", "0199"]
+
+    @pytest.mark.parametrize("piece", [1, 7, 1000])
+    def test_knows_when_the_last_traceback_began(self, piece):
+        clock = Clock(0.0)
+        ring = LastLinesSink(kept_bytes=256, clock=clock)
+        assert ring.traceback_time is None
+        for number, data in enumerate((b"step\n" * 40, CRASH, b"step\n" * 40, CRASH, b"end\n")):
+            clock.now = float(number)
+            for start in range(0, len(data), piece):
+                ring.write(data[start : start + piece])
+            assert ring.traceback_time == [None, 1.0, 1.0, 3.0, 3.0][number]
+
+
+class TestTracebackFinder:
+    def test_knows_when_the_last_traceback_was_written(self, tmp_path):
+        path = tmp_path / "stderr.log"
+        path.write_bytes(CRASH)
+        finder = TracebackFinder(str(path), len(CRASH))
+        assert finder.traceback_time() is None  # of another worker
+        found = []
+        for number, data in enumerate((b"step\n", CRASH[:20], CRASH[20:], b"\xff" * 70_000, CRASH)):
+            with path.open("ab") as file:
+                file.write(data)
+            os.utime(path, (number, number))
+            found.append(finder.traceback_time())
+        assert found == [None, None, 2.0, 2.0, 4.0]
+
+    @pytest.mark.parametrize("kind", ["gone", "pipe"])
+    def test_what_cannot_be_read_has_none(self, tmp_path, kind):
+        path = tmp_path / "stderr.log"
+        if kind == "pipe":
+            os.mkfifo(path)
+        assert TracebackFinder(str(path), 0).traceback_time() is None
 
 
 class TestReadLastLines:

@@ -203,21 +203,22 @@ def _name_places(groups: Sequence[StackGroup]) -> list[str]:
 
 
 def _name_place(item: StackGroup, callers: int) -> str:
-    place = _name_frames(item.frames, callers) if item.frames else item.state or "nothing is known"
+    place = name_frames(item.frames, callers) if item.frames else item.state or "nothing is known"
     if item.held:
         return f"{place}, {item.held}"
     if item.kind is None or not item.frames:
         return place
     ranks = name_ranks(item.all_ranks)
     who = f"{ranks} waits" if item.size == 1 else f"{ranks} wait"
-    child = _name_frames(item.child, callers)
+    child = name_frames(item.child, callers)
     # Show the caller in the user's code instead of the library function that waits.
     users = [frame for frame in item.frames if not frame.is_library]
     place = " <- ".join(map(str, users[: callers + 1])) or place
     return f"{child}, {item.kind.describe(ranks, item.size)}; {who} in {place}"
 
 
-def _name_frames(frames: Sequence[StackFrame], callers: int) -> str:
+def name_frames(frames: Sequence[StackFrame], callers: int = 0) -> str:
+    """Name where folded frames are: the library's function, and the user's with its callers."""
     users = [frame for frame in frames if not frame.is_library]
     if not users:
         return " <- ".join(map(_name_library, frames[: callers + 1]))

@@ -154,7 +154,23 @@ def read_main_globals(pid: int) -> bytes | None:
         base = _find_base(pid, build.file)
         with _Memory(pid) as memory:
             shift = base - build.base
-            return _dump(memory, _find_main_dict(memory, build, shift), shift)
+            return _dump(memory, _find_dict(memory, build, shift), shift)
+    except (ImportError, OSError, OverflowError, ValueError, AttributeError, struct.error):
+        return None
+
+
+def has_uncaught_exception(pid: int) -> bool | None:
+    """Whether the interpreter of a process has printed an exception that its program did not catch.
+
+    It then sets `sys.last_value`. Return None if the process runs another build of Python, or
+    cannot be read. It is not paused.
+    """
+    try:
+        build = _find_build()
+        shift = _find_base(pid, build.file) - build.base
+        with _Memory(pid) as memory:
+            names = _entries(memory, _find_dict(memory, build, shift, b"sys"), _MOST_GLOBALS)
+            return any(_is_text(memory, name, b"last_value") for name, _ in names)
     except (ImportError, OSError, OverflowError, ValueError, AttributeError, struct.error):
         return None
 
@@ -180,7 +196,7 @@ def _find_build() -> _Build:
             memory.find(runtime, _RUNTIME, interpreter),
             memory.find(interpreter, _INTERPRETER, id(sys.modules)),
         )
-        found = _find_main_dict(memory, build, 0)
+        found = _find_dict(memory, build, 0)
         if found != id(vars(sys.modules["__main__"])):
             raise ValueError(found)
         values = {value for _, value in _entries(memory, found, _MOST_GLOBALS)}
@@ -189,16 +205,21 @@ def _find_build() -> _Build:
     return build
 
 
-def _find_main_dict(memory: _Memory, build: _Build, shift: int) -> int:
-    """The address of the dict of the main module."""
+def _find_dict(memory: _Memory, build: _Build, shift: int, name: bytes = _MAIN) -> int:
+    """The address of the dict of a module."""
     (interpreter,) = memory.words(build.runtime + shift + build.interpreter, 1)
     (modules,) = memory.words(interpreter + build.modules, 1)
     for key, value in _entries(memory, modules, _MOST_MODULES):
-        (length,) = memory.words(key + _HEADER, 1)
-        if length == len(_MAIN) and memory.read(key + _TEXT, length) == _MAIN:
+        if _is_text(memory, key, name):
             (found,) = memory.words(value + _HEADER, 1)
             return found
     raise ValueError(modules)
+
+
+def _is_text(memory: _Memory, address: int, text: bytes) -> bool:
+    """Whether an ASCII string of the process has this text."""
+    (length,) = memory.words(address + _HEADER, 1)
+    return length == len(text) and memory.read(address + _TEXT, length) == text
 
 
 def _entries(memory: _Memory, address: int, most: int) -> Iterator[tuple[int, int]]:

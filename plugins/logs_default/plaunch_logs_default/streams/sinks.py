@@ -21,6 +21,9 @@ LONG_PIECE = 4095  # maximum bytes of a read from a terminal; reads from a pipe 
 MAX_HELD = 64 << 10  # bytes
 KEPT_LINES = 20  # the last lines of stderr, which usually explain a failure
 KEPT_BYTES = 64 << 10
+TRACEBACK_HEAD = b"Traceback (most recent call last)"
+# Without O_NONBLOCK, opening a named pipe waits for a writer.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class ByteSink(abc.ABC):
@@ -154,8 +157,12 @@ class FileSink(ByteSink):
 class LastLinesSink(ByteSink):
     """Keeps the end of a stream in bounded memory; splits it into lines on request."""
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, kept_bytes: int = KEPT_BYTES, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.traceback_time: float | None = None  # when the last traceback began; epoch seconds
         self._kept_bytes = kept_bytes
+        self._clock = clock
         self._data = bytearray()
         self._size = 0  # of the whole stream
         self._lock = threading.Lock()  # the reader's thread writes, the agent's reads
@@ -163,8 +170,12 @@ class LastLinesSink(ByteSink):
     def write(self, data: bytes) -> None:
         """Add the next piece of the stream."""
         with self._lock:
+            before = len(self._data)
             self._data += data[-self._kept_bytes :]
             self._size += len(data)
+            # The head may be in two pieces.
+            if self._data.find(TRACEBACK_HEAD, max(before - len(TRACEBACK_HEAD) + 1, 0)) >= 0:
+                self.traceback_time = self._clock()
             # Cut at twice the size: then each byte is moved at most once, even with small pieces.
             if len(self._data) > 2 * self._kept_bytes:
                 del self._data[: -self._kept_bytes]
@@ -177,6 +188,39 @@ class LastLinesSink(ByteSink):
         return split_last_lines(data, is_cut=is_cut)
 
 
+class TracebackFinder:
+    """Finds tracebacks at the end of a file that a worker writes.
+
+    Args:
+        path: the file.
+        start: where the output of this worker begins.
+    """
+
+    def __init__(self, path: str, start: int) -> None:
+        self._path = path
+        self._next = start
+        self._time: float | None = None
+
+    def traceback_time(self) -> float | None:
+        """When the last traceback began; as late as the last output before this call.
+
+        In seconds since the epoch; None if there is none, or the file cannot be read.
+        """
+        try:
+            with open(os.open(self._path, _READ_FLAGS), "rb", 0) as file:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode) and status.st_size != self._next:
+                    first = max(min(self._next, status.st_size) - len(TRACEBACK_HEAD) + 1, 0)
+                    first = max(first, status.st_size - KEPT_BYTES)
+                    data = os.pread(file.fileno(), status.st_size - first, first)
+                    self._next = status.st_size
+                    if TRACEBACK_HEAD in data:
+                        self._time = status.st_mtime
+        except OSError:
+            return None
+        return self._time
+
+
 def read_last_lines(path: str, start: int = 0) -> list[str]:
     """The last lines of the file at `path`, from byte `start` on; none if it cannot be read.
 
@@ -184,8 +228,7 @@ def read_last_lines(path: str, start: int = 0) -> list[str]:
     regular (`/dev/null`, a pipe) have no last lines.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe waits for a writer.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", 0) as file:
+        with open(os.open(path, _READ_FLAGS), "rb", 0) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return []

@@ -27,6 +27,7 @@ from plaunch_logs_default.streams.sinks import (
     FileSink,
     LastLinesSink,
     RawToConsole,
+    TracebackFinder,
     read_last_lines,
 )
 from plaunch_logs_default.streams.writer import WarningLog
@@ -126,6 +127,7 @@ class WorkerStreams:
         self._log_sinks: list[LogSinkWriter] = []
         self._filtered: dict[str, FileSink] = {}  # files of filtered lines, by the stream's name
         self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
+        self._traceback_times: dict[int, Callable[[], float | None]] = {}  # the same
         self._reader: Reader | None = None
         self._is_finished = False
         self._leaves_rest = False  # to `show_rest`
@@ -157,6 +159,7 @@ class WorkerStreams:
             if stream is self._stderr:
                 start = os.fstat(fd).st_size
                 self._last_lines[rank] = partial(read_last_lines, route.file, start)
+                self._traceback_times[rank] = TracebackFinder(route.file, start).traceback_time
             return fd
         source, child_end = self._open_source(stream, route, label, is_large=log_sink is not None)
         self._sources.setdefault(rank, []).append(source)
@@ -167,6 +170,7 @@ class WorkerStreams:
             lines = LastLinesSink()
             source.add(lines)
             self._last_lines[rank] = partial(self._lines_of, lines, source)
+            self._traceback_times[rank] = lambda: lines.traceback_time
         if route.file:
             source.add(FileSink(open_log(route.file, label), route.file, self._log))
         if route.kind is RouteKind.TEE:
@@ -349,16 +353,17 @@ class WorkerStreams:
             close_quietly(self._child_ends.pop())
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The last lines of that rank's stderr, oldest first; complete once the rank has ended.
-
-        Empty if the stream neither passes through the launcher nor goes to a file.
-        """
+        """The last lines of that rank's stderr, complete once it has ended; empty if unknown."""
         return self._last_lines.get(local_rank, list)()
 
     def _lines_of(self, lines: LastLinesSink, source: Source) -> list[str]:
         if self._reader is not None and not self._is_reader_stuck:
             self._is_reader_stuck = not source.catch_up(_CATCH_UP_TIMEOUT)
         return lines.last_lines()
+
+    def traceback_time(self, local_rank: int) -> float | None:
+        """When that rank last began a traceback on stderr, in seconds since the epoch, or None."""
+        return self._traceback_times.get(local_rank, lambda: None)()
 
     def is_shown(self, local_rank: int) -> bool:
         """Whether the launcher's own stderr shows all that this rank writes to stderr."""

@@ -1,0 +1,105 @@
+"""Finds out whether workers that do not exit have left their program, and where they are.
+
+When the program has ended, Python calls the functions of its exit from C: no frame of the program
+is below them. A function worker returns from the function that `multiprocessing` has called.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.process import ExitPlace
+
+from plaunch_hang.stacks.grouping import fold, name_frames
+from plaunch_hang.stacks.stack import CodeOrigin
+from plaunch_hang.stacks.taking import own_stacks
+from plaunch_hang.stacks.variables import has_uncaught_exception
+from plaunch_hang.stacks.waiting import is_multiprocessing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch_hang.stacks.stack import ProcessStacks, StackFrame, ThreadStack
+
+_MOST_THREADS = 2  # named in a place
+
+
+def find_exit_places(
+    pids: Mapping[int, int],
+    take: Callable[[Mapping[int, int]], Mapping[int, ProcessStacks]] = own_stacks,
+    has_raised: Callable[[int], bool | None] = has_uncaught_exception,
+) -> dict[int, ExitPlace]:
+    """Find where workers are, given their process ids by local rank.
+
+    Args:
+        pids: the process ids.
+        take: reads the stacks of processes.
+        has_raised: whether the interpreter of a process has printed an uncaught exception.
+    """
+    found = {}
+    for rank, stacks in take(pids).items():
+        exception = has_raised(pids[rank])
+        if not stacks.threads:
+            found[rank] = ExitPlace(None, exception, "", stacks.reason)
+            continue
+        main, *others = stacks.threads
+        place = describe_place(main, others)
+        found[rank] = ExitPlace(is_exiting(main.frames), exception, place)
+    return found
+
+
+def is_exiting(frames: Sequence[StackFrame]) -> bool:
+    """Whether a main thread has left its program.
+
+    Args:
+        frames: its frames, innermost first. There are none while Python ends in C, as in the
+            destructors of torch.
+    """
+    if not frames or any(map(_is_exit_function, frames)):
+        return True
+    first = frames[-1]
+    # A program begins in a module, or in Python's own code that looks for it.
+    return first.function != "<module>" and not first.file.startswith("<frozen ")
+
+
+def _is_exit_function(frame: StackFrame) -> bool:
+    if is_multiprocessing(frame, "util"):
+        return frame.function == "_exit_function"
+    is_python = frame.origin is CodeOrigin.PYTHON
+    return is_python and frame.function == "_shutdown" and _module(frame) == "threading"
+
+
+def describe_place(main: ThreadStack, others: Sequence[ThreadStack]) -> str:
+    """Describe where a main thread is; if it waits for threads, where those are in the user's code.
+
+    Args:
+        main: the main thread.
+        others: the other threads of its process.
+    """
+    if not main.frames:
+        return "the exit of the interpreter"
+    outer = next((one for one in reversed(main.frames) if _is_exit_function(one)), None)
+    if outer is None:
+        return name_frames(fold(main.frames))  # as in the report of a hang
+    place = f"{_module(outer)}.{outer.function}"
+    named = list(filter(None, map(_describe_thread, others)))
+    if not named:
+        return place
+    more = len(named) - _MOST_THREADS
+    shown = ", ".join(named[:_MOST_THREADS])
+    return f"{place} ({shown}{f' and {more} more' if more > 0 else ''})"
+
+
+def _describe_thread(thread: ThreadStack) -> str:
+    """Describe a thread by its name and the user's line; empty if it runs none of that code."""
+    user = next((frame for frame in thread.frames if not frame.is_library), None)
+    if user is None:
+        return ""
+    return f"thread {thread.name or thread.number} is in {user}"
+
+
+def _module(frame: StackFrame) -> str:
+    """The name of the module of Python that a frame is in, such as `multiprocessing.util`."""
+    name = os.path.basename(frame.file).removesuffix(".py")
+    return f"multiprocessing.{name}" if is_multiprocessing(frame, name) else name
