@@ -470,7 +470,15 @@ def move_torch(patch, module, machine, root, allowed):
         )
 
     cuda = SimpleNamespace(device_count=lambda: len(machine.gpus), get_device_properties=properties)
-    patch.setattr(module, "torch", SimpleNamespace(cuda=cuda))
+    accelerator = SimpleNamespace(
+        is_available=lambda: bool(machine.gpus),
+        device_count=cuda.device_count,
+        current_accelerator=lambda: "cuda",
+    )
+    torch = SimpleNamespace(
+        cuda=cuda, accelerator=accelerator, get_device_module={"cuda": cuda}.get
+    )
+    patch.setattr(module, "torch", torch)
     patch.setattr(module, "open", lambda path: open(root + path), raising=False)
     system = SimpleNamespace(
         path=os.path,

@@ -15,6 +15,8 @@ from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
 
+pytestmark = pytest.mark.needs("libuv")
+
 # The first half of the ranks exits after the first collective operation; the others meet again.
 # There is no cleanup, because it would hide the end of a store in rank 0.
 LEAVING = """\

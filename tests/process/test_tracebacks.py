@@ -176,7 +176,8 @@ def test_an_exception_in_a_loader_of_torch(tmp_path) -> None:
     )
     (tmp_path / "train.py").write_text(
         "import data, torch\n"
-        "for batch in torch.utils.data.DataLoader(data.Shards(), num_workers=1): pass\n"
+        "if __name__ == '__main__':  # the loader's process imports it, from Python 3.14 on\n"
+        "    for batch in torch.utils.data.DataLoader(data.Shards(), num_workers=1): pass\n"
     )
     # The console has the whole traceback, and the headline of what is kept of it.
     argv = ("-m", "plaunch", "--nproc-per-node=1", "train.py")

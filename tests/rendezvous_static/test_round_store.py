@@ -38,6 +38,7 @@ def is_open(port):
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.needs("libuv")
 def test_one_node_has_a_store_of_each_round_once_it_is_read(create):
     handler = create()
     first, second = handler.next_rendezvous(), handler.next_rendezvous()
@@ -116,6 +117,7 @@ print(Agent(spec, DefaultLogsSpecs()).run().state.name)
 """
 
 
+@pytest.mark.needs("libuv")
 @pytest.mark.parametrize(("when", "found"), [("before", "before"), ("later", "alone")])
 def test_an_agent_reads_it_and_shares_it_with_workers_that_start_later(when, found):
     done = run_python("-c", AGENT, when)

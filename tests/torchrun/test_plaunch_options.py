@@ -72,6 +72,7 @@ def test_a_scheduler_is_used(environ, words, script, monkeypatch):
 
 
 def test_options_of_plugins(script, monkeypatch):
+    monkeypatch.delenv("USE_LIBUV", raising=False)  # which fills in an option
     config, _, _ = torchrun.config_from_args(torchrun.parse_args(["--metrics-port=0", script]))
     assert config.options == {"metrics_port": "0"}
     monkeypatch.setenv("PET_METRICS_PORT", "1")
