@@ -12,6 +12,7 @@ import threading
 import pytest
 from plaunch.cli.file_systems import await_file_system
 
+from helpers.machine_parts import report_missing
 from helpers.programs import running_python
 from helpers.waiting import BOUND
 
@@ -43,16 +44,14 @@ def dead_file_system(folder):
     given = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
     try:
         if libc.mount(b"dead", os.fsencode(folder), b"fuse", 0, given):
-            pytest.skip(f"cannot mount: {os.strerror(ctypes.get_errno())}")
+            report_missing("fuse", f"cannot mount: {os.strerror(ctypes.get_errno())}")
         yield
     finally:
         os.close(server)  # all accesses fail from now on
         libc.umount2(os.fsencode(folder), 2)
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse"
-)
+@pytest.mark.needs("root", "fuse")
 @pytest.mark.parametrize(
     ("words", "what"),
     [

@@ -124,6 +124,7 @@ PARTS = {
     "control group": Part(lambda: ""),  # for memory; a fixture tries it
     "curl": _program("curl"),
     "etcd": Part(_etcd),  # the extra `dev` brings one
+    "fuse": Part(lambda: "" if os.path.exists("/dev/fuse") else "there is no /dev/fuse"),
     "libuv": Part(_libuv),  # in torch; without it, torchrun and its clients of a store fail
     "mounts": Part(partial(_permission, *_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt")),
     "mpirun": _program("mpirun", "openmpi-bin"),
