@@ -78,7 +78,7 @@ def test_tests_name_the_parts_that_they_need():
     for path in TESTS.rglob("*.py"):
         text = path.read_text()
         if path.name not in ("machine_parts.py", Path(__file__).name, "test_preload_packages.py"):
-            assert own.search(text) is None, path
+            assert own.search(text) is None, f"{path}: name the part with needs() instead of a skip"
             names = {
                 name for words in named.findall(text) for name in re.findall(r'"(.+?)"', words)
             }
