@@ -11,7 +11,7 @@ import pytest
 from helpers.waiting import BOUND
 
 ABORT = "killed by SIGABRT (signal 6)"
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+NEEDS_ROOT = pytest.mark.needs("root", "mounts")
 # libstdc++ itself throws, or gives up.
 LIBRARY = 'import ctypes, os, sys; library = ctypes.CDLL("libstdc++.so.6")\n'
 THROW = 'library._ZSt21__throw_runtime_errorPKc(b"ranks disagree: ALLREDUCE and BROADCAST")\n'
