@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 
 import pytest
+from plaunch.errors import one_line
 from plaunch.plugin import PluginManager, hookspecs
 from plaunch.plugin.kinds import KINDS, WITH_OPTIONS
 
@@ -122,3 +124,82 @@ def test_components_that_come_with_plaunch_are_known_by_the_name_that_users_writ
     for name in manager.names(kind):
         if name != "etcd-v2" and not manager.origin(kind, name):
             assert manager.who(kind, name) == f"{kind.label} {name!r}"
+
+
+# --- errors of the system -------------------------------------------------------------------------
+
+OF_THE_SYSTEM = {"OSError", "FileNotFoundError", "PermissionError", "ConnectionError"}
+# Modules that add the file, the address or the program where they use the text.
+ADDED_LATER = {
+    "plaunch.cli.console",
+    "plaunch_command_line.settings_file",
+    "plaunch_doctor.network",
+    "plaunch_engines.kubernetes_client",
+    "plaunch_engines.kubernetes_template",
+    "plaunch_hang.extension",
+    "plaunch_hang.stacks.taking",
+    "plaunch_job_store.host",
+    "plaunch_rendezvous_c10d.torch_import",
+    "plaunch_rendezvous_etcd.protocol",
+    "plaunch_rendezvous_static.exchange",
+    "plaunch_report.bundles",
+}
+
+
+def texts_of(handler):
+    """The places in a handler of exceptions where the text of its exception is used."""
+    for node in ast.walk(handler):
+        if isinstance(node, ast.Attribute) and node.attr == "strerror":
+            yield node
+        elif isinstance(node, ast.FormattedValue) and ast.unparse(node.value) == handler.name:
+            yield node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("str", "os.strerror"):
+            if handler.name in ast.unparse(node):
+                yield node
+
+
+def has_other_words(node, parents):
+    """Whether a text of an exception is a part of a sentence, or an argument beside one."""
+    while not isinstance(node, ast.stmt):
+        node = parents[node]
+        if isinstance(node, ast.JoinedStr):
+            values = [value for value in node.values if isinstance(value, ast.FormattedValue)]
+            constants = [
+                str(value.value) for value in node.values if isinstance(value, ast.Constant)
+            ]
+            return len(values) > 1 or re.search("[a-z]{2}", "".join(constants)) is not None
+        if isinstance(node, ast.Call):
+            arguments = map(ast.unparse, node.args)
+            if any(re.match("f?[\"'].* ", argument) for argument in arguments):
+                return True
+    return False
+
+
+def test_no_reason_is_an_error_of_the_system_alone():
+    """`No such file or directory` helps nobody who does not know which, or what was attempted."""
+    found = set()
+    for module, tree in parse_all().items():
+        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        for handler in ast.walk(tree):
+            if isinstance(handler, ast.ExceptHandler) and handler.name and handler.type:
+                names = {ast.unparse(node).rpartition(".")[2] for node in ast.walk(handler.type)}
+                if names & OF_THE_SYSTEM:
+                    for node in texts_of(handler):
+                        if not has_other_words(node, parents):
+                            found.add((module, getattr(node, "lineno", handler.lineno)))
+    assert {place for place in found if place[0] not in ADDED_LATER} == set()
+    assert {module for module, _ in found} == ADDED_LATER, "these no longer need an exception"
+
+
+def test_an_error_of_the_system_without_a_file_says_what_was_attempted():
+    def duplicate(descriptor):
+        os.dup(descriptor)
+
+    with pytest.raises(OSError, match="Bad file") as caught:
+        duplicate(-1)
+    said = "OSError: [Errno 9] Bad file descriptor"
+    assert one_line(caught.value) == f"{said} (in duplicate: os.dup(descriptor))"
+    assert one_line(OSError(9, "Bad file descriptor")) == said
+    with pytest.raises(FileNotFoundError) as caught:
+        os.stat("/no/such/file")
+    assert one_line(caught.value).endswith("No such file or directory: '/no/such/file'")

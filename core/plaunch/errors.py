@@ -183,4 +183,15 @@ def one_line(error: BaseException) -> str:
     from plaunch.texts import printable  # errors only
 
     text = printable(" ".join(text_of_error(error).split()))
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        text += _attempted(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _attempted(error: OSError) -> str:
+    """Return the line that failed, in parentheses: the error itself does not name a file."""
+    import traceback  # errors only
+
+    frames = traceback.extract_tb(error.__traceback__)
+    line = frames[-1].line if frames else ""
+    return f" (in {frames[-1].name}: {line})" if line else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import socket
 import time
 
@@ -199,7 +198,7 @@ def _converted_errors(*, is_post: bool) -> Iterator[None]:
             raise GoneError("it has ended") from None
         if error.errno in (errno.EACCES, errno.EPERM):
             raise ForeignError("it belongs to another user") from None
-        raise ClientError(os.strerror(error.errno or 0)) from None
+        raise ClientError(f"its socket cannot be used: {error.strerror or error}") from None
 
 
 def _left(until: float) -> float:

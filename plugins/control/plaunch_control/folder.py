@@ -171,8 +171,11 @@ def open_socket(run_id: str, environ: Mapping[str, str], user: int) -> LaunchSoc
         try:
             create(folder, user)
             launch_socket = _listen(folder, run_id)
-        except (FolderError, OSError) as error:
+        except FolderError as error:
             problems.append(str(error))
+            continue
+        except OSError as error:
+            problems.append(f"{folder} cannot be used: {error.strerror or error}")
             continue
         sweep(folder)
         return launch_socket

@@ -46,8 +46,11 @@ def find_launches(environ: Mapping[str, str], user: int) -> tuple[list[Launch], 
             check(folder, user)
         except FileNotFoundError:
             continue
-        except (FolderError, OSError) as error:
+        except FolderError as error:
             problems.append(str(error))
+            continue
+        except OSError as error:
+            problems.append(f"{folder} cannot be used: {error.strerror or error}")
             continue
         for path in sockets(folder):
             name = read_name(os.path.basename(path))

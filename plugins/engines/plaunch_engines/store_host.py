@@ -146,7 +146,7 @@ class StoreOffer:
         try:
             held = HeldPort.any(self._request.port_range)
         except (OSError, UsageError) as error:
-            self.problem = str(error)
+            self.problem = f"no port for it can be opened: {error}"
             return
         try:
             for address in addresses:

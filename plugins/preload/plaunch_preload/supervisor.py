@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from plaunch.plugin import one_line
+
 from plaunch_preload.fork_server import ForkServer, ForkServerError
 
 if TYPE_CHECKING:
@@ -108,8 +110,10 @@ class ForkServerSupervisor:
                 pass
             while self._is_wanted() and self._run_server():
                 pass
-        except (ForkServerError, OSError) as error:
+        except ForkServerError as error:
             self._refuse(str(error))
+        except OSError as error:
+            self._refuse(f"it cannot be started: {one_line(error)}")
         finally:
             with self._changed:
                 self._is_ready = self._is_awaited = False

@@ -170,7 +170,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _describe(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, PlaunchError) else one_line(error)
 
