@@ -250,7 +250,7 @@ def test_an_unwritable_directory_is_rejected_early(tmp_path, only_user):
 def test_a_directory_that_becomes_unwritable(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path / "logs"))
     (tmp_path / "logs").touch()
-    with pytest.raises(LogDirectoryError, match=r"logs' cannot be created"):
+    with pytest.raises(LogDirectoryError, match=r"logs' cannot be created on "):
         specs.reify(make_envs(1))
 
 

@@ -256,3 +256,27 @@ def test_the_next_launch_cleans_up_after_sigkill(base):
     assert len(os.listdir(base)) == 1
     run_python("-m", "plaunch", "--no-python", "true", env=env, check=True)
     wait_until(lambda: os.listdir(base) == [], lambda: os.listdir(base))
+
+
+# --- a log directory that a node does not have ----------------------------------------------------
+
+
+def test_a_log_directory_whose_parent_is_missing_is_made_but_named(tmp_path, caplog):
+    """It may be on a file system that is not mounted on this node."""
+    caplog.set_level("INFO", "plaunch")
+    DefaultLogsSpecs(log_dir=str(tmp_path / "logs")).create_run_dir("job")
+    assert caplog.messages == []
+    folder = tmp_path / "shared" / "experiment" / "logs"
+    for _ in range(2):
+        DefaultLogsSpecs(log_dir=str(folder)).create_run_dir("job")
+    (said,) = caplog.messages
+    host = os.uname().nodename
+    assert said.startswith(f"{str(tmp_path / 'shared')!r} did not exist on {host} and was created")
+    assert "its file system is not mounted here" in said
+
+
+def test_a_log_directory_that_cannot_be_made_names_the_host(tmp_path):
+    (tmp_path / "file").touch()
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path / "file" / "logs"))
+    with pytest.raises(LogDirectoryError, match=rf"cannot be created on {os.uname().nodename}: "):
+        specs.create_run_dir("job")

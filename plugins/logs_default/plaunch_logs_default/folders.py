@@ -112,10 +112,23 @@ def planned_temporary_folder(name: str) -> str:
 
 def _create(parent: str, beginning: str, mode: int) -> str:
     parent = absolute(parent)
+    host = os.uname().nodename
     try:
+        missing = _first_missing(parent)
         os.makedirs(parent, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError for characters that no path may contain
-        raise LogDirectoryError(f"log directory {parent!r} cannot be created: {error}") from error
+        raise LogDirectoryError(
+            f"log directory {parent!r} cannot be created on {host}: {error}; if other nodes have "
+            "it, its file system is not mounted here"
+        ) from error
+    if missing not in ("", parent):
+        logger.info(
+            "%r did not exist on %s and was created for the log directory %r; if other nodes have "
+            "it, its file system is not mounted here",
+            missing,
+            host,
+            parent,
+        )
     while True:
         path = os.path.join(parent, f"{beginning}{os.urandom(4).hex()}")
         try:
@@ -125,6 +138,14 @@ def _create(parent: str, beginning: str, mode: int) -> str:
         except OSError as error:
             raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
         return path
+
+
+def _first_missing(folder: str) -> str:
+    """Return the uppermost folder of a path that does not exist; empty if all exist."""
+    missing = ""
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        missing, folder = folder, os.path.dirname(folder)
+    return missing
 
 
 def absolute(log_dir: str) -> str:
