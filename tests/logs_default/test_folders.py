@@ -275,8 +275,6 @@ def test_a_log_directory_whose_parent_is_missing_is_made_but_named(tmp_path, cap
     assert "its file system is not mounted here" in said
 
 
-def test_a_log_directory_that_cannot_be_made_names_the_host(tmp_path):
-    (tmp_path / "file").touch()
-    specs = DefaultLogsSpecs(log_dir=str(tmp_path / "file" / "logs"))
+def test_a_log_directory_that_cannot_be_made_names_the_host():
     with pytest.raises(LogDirectoryError, match=rf"cannot be created on {os.uname().nodename}: "):
-        specs.create_run_dir("job")
+        folders.create_log_folder("/proc/self/no/logs", "job")
