@@ -50,8 +50,9 @@ OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
 # The text of a `ChildFailedError`, and its text for the console: a short report.
 FAILURE_REPORT = "plaunch_report.failure_report:format_report"
 CONSOLE_REPORT = "plaunch_report.console_report:format_for_console"
-# Colours of messages: none.
+# Colours of messages: none. Lines of a terminal's width: the terminal breaks inside of words.
 PAINT = "plaunch_report.colors:paint"
+WRAP = "plaunch_report.wrapping:wrap"
 # Names the limit on processes and threads that is reached: a message without the limit.
 DESCRIBE_SHORTAGE = "plaunch_doctor.limits:describe_shortage"
 # Writes the first failure to the error file of a launcher that is a worker itself: a message.

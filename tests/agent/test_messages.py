@@ -227,11 +227,12 @@ def test_a_short_wait_is_not_worth_a_word(clock, caplog):
 
 def test_a_live_line_is_replaced_every_second_and_taken_away(clock, caplog):
     shown = []
-    made = waiting(clock, show=shown.append)
+    made = waiting(clock, show=lambda *line: shown.append(line))
     assert said(made, clock, 6.0) == [3.0, 4.0, 5.0, 6.0]
     made.end()
-    assert [text[-22:-16] for text in shown] == [" (3 s;", " (4 s;", " (5 s;", " (6 s;", ""]
-    assert shown[-1] == ""
+    text = "waiting for 2 nodes; 1 came: a"
+    lines = [(text, f" ({seconds} s; Ctrl-C ends it)") for seconds in (3, 4, 5, 6)]
+    assert shown == [*lines, ("", "")]
     assert caplog.messages == []
 
 
@@ -256,7 +257,7 @@ def test_a_handler_of_torchrun_has_no_words(clock, caplog):
 
 def test_the_first_start_has_a_bound(clock):
     shown = []
-    made = waiting(clock, start_timeout=5.0, show=shown.append)
+    made = waiting(clock, start_timeout=5.0, show=lambda text, _: shown.append(text))
     assert said(made, clock, 4.9) == [3.0, 4.0]
     assert made.pause() == pytest.approx(0.1)
     clock.now += made.pause()

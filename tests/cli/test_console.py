@@ -1,32 +1,25 @@
-"""stdout and stderr of the launcher; real launches are in e2e/test_evil_plugins.py."""
+"""stderr of the launcher; real launches are in e2e/test_evil_plugins.py."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import io
 import json
 import os
-import struct
-import subprocess
-import sys
 import termios
 import threading
-from types import SimpleNamespace
 
 import pytest
-from plaunch.cli import program
-from plaunch.cli.console import Stderr, Stdout
-from plaunch.plugin import hookimpl
+from plaunch.cli.console import Stderr
 
 from helpers.faults import raising
 from helpers.pipes import fill
-from helpers.programs import run_python
+from helpers.terminals import lines_on_screen, set_columns
 from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds
 ERASE = "\r\x1b[K"
+NEW_LINE = " " * 40 + ERASE  # on a terminal of 40 columns
 NO_THREADS = raising(RuntimeError("can't start new thread"))
 
 
@@ -205,7 +198,7 @@ def terminal(monkeypatch):
     attributes = termios.tcgetattr(writer)
     attributes[1] &= ~termios.OPOST
     termios.tcsetattr(writer, termios.TCSANOW, attributes)
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 40, 0, 0))
+    set_columns(writer, 40)
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(writer, "w") as stream:
 
@@ -224,9 +217,13 @@ def terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("shown", "written", "seen"),
     [
-        (["one", "two"], "", f"{ERASE}plaunch: one{ERASE}{ERASE}plaunch: two"),
-        (["one"], "plaunch: more\n", f"{ERASE}plaunch: one{ERASE}plaunch: more\nplaunch: more\n"),
-        (["one", "", ""], "", f"{ERASE}plaunch: one{ERASE}"),
+        (["one", "two"], "", f"{NEW_LINE}plaunch: one{ERASE}plaunch: two"),
+        (
+            ["one"],
+            "plaunch: more\n",
+            f"{NEW_LINE}plaunch: one{ERASE}plaunch: more\n{NEW_LINE}plaunch: more\n",
+        ),
+        (["one", "", ""], "", f"{NEW_LINE}plaunch: one{ERASE}"),
     ],
     ids=["the next line", "a message, once", "an empty line, once"],
 )
@@ -242,14 +239,74 @@ def test_a_line_is_taken_away(terminal, shown, written, seen):
     assert read() == seen
 
 
-def test_it_never_wraps(terminal):
+@pytest.mark.parametrize(
+    ("text", "tail", "columns", "seen"),
+    [
+        ("x" * 100, "", 40, "plaunch: " + "x" * 29 + "…"),
+        ("x" * 100, " (12 s; Ctrl-C)", 40, "plaunch: " + "x" * 14 + "… (12 s; Ctrl-C)"),
+        ("x" * 15, " (12 s; Ctrl-C)", 40, "plaunch: " + "x" * 15 + " (12 s; Ctrl-C)"),
+        ("x" * 16, " (12 s; Ctrl-C)", 40, "plaunch: " + "x" * 14 + "… (12 s; Ctrl-C)"),
+        ("\uc77c" * 20, " (1 s)", 40, "plaunch: " + "\uc77c" * 11 + "… (1 s)"),
+        ("x", " (12 s; Ctrl-C)", 12, "… (12 s; Ct"),
+        ("x", " (1 s)", 1, "…"),
+    ],
+)
+def test_it_never_wraps(terminal, text, tail, columns, seen):
+    stream, read = terminal
+    set_columns(stream, columns)
+    stderr = Stderr(lambda: stream)
+    stderr.show(text, tail)
+    stderr.finish()
+    assert read().removeprefix(" " * columns + ERASE) == seen
+
+
+@pytest.mark.parametrize("begun", ["", "(", "(Pdb) ", "x" * 39, "x" * 40, "x" * 41])
+@pytest.mark.parametrize("write", [Stderr.say, Stderr.show])
+def test_it_begins_a_new_line_behind_the_prompt_of_a_worker(terminal, begun, write):
+    stream, read = terminal
+    stream.write(begun)
+    stream.flush()
+    stderr = Stderr(lambda: stream)
+    write(stderr, "run id 7")
+    stderr.finish()
+    lines = lines_on_screen(read(), 40)
+    assert "".join(lines[: lines.index("plaunch: run id 7")]) == begun.rstrip(" ")
+    assert "" not in lines[:-1]
+
+
+@pytest.mark.parametrize("how", ["json", "dumb", "of unknown width"])
+def test_without_a_suitable_terminal_a_message_is_written_as_it_is(terminal, monkeypatch, how):
     stream, read = terminal
     stderr = Stderr(lambda: stream)
-    stderr.show("x" * 100)
+    if how == "json":
+        stderr.set_format("json", "auto")
+    elif how == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+    else:
+        set_columns(stream, 0)
+    stderr.write("as it is\n")
     stderr.finish()
-    shown = read().removeprefix(ERASE)
-    assert len(shown) == 39
-    assert shown.endswith("x…")
+    assert read() == "as it is\n"
+
+
+@pytest.mark.usefixtures("no_color_variables")
+def test_a_terminal_breaks_no_word(terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = "rank 1 failed: " + "in a long sentence " * 3 + "\n  1 rank: 2"
+    assert Stderr(lambda: terminal[0]).format(text, "ERROR") == (
+        "plaunch: rank 1 failed: in a long\n  sentence in a long sentence in a long\n"
+        "  sentence\n  1 rank: 2"
+    )
+
+
+def test_messages_about_the_whole_launch_come_last(pipe, stderr):
+    with stderr.keeping_last():
+        stderr.say_last("this launch took 3 s")
+        stderr.say("rank 1 failed")
+    stderr.say_last("another")
+    stderr.finish()
+    expected = b"plaunch: rank 1 failed\nplaunch: this launch took 3 s\nplaunch: another\n"
+    assert pipe.read(len(expected)) == expected
 
 
 def test_a_terminal_that_cannot_replace_lines_gets_none(terminal, monkeypatch):
@@ -356,85 +413,3 @@ def test_a_stderr_that_is_closed_has_no_colours():
 
 
 # --- stdout ---
-
-
-class Talking:
-    def __init__(self):
-        print("talk")
-
-    @hookimpl
-    def plaunch_worker_env(self):
-        print("talk")
-
-
-@pytest.mark.parametrize("argv", [["--dry-run=json"], ["--list-plugins"]], ids=repr)
-def test_only_the_answer_of_a_command_is_on_stdout(argv, capsys) -> None:
-    stdout = sys.stdout
-    assert program.main([*argv, "--no-python", "true"], plugins=[Talking]) == 0
-    out, err = capsys.readouterr()
-    assert out
-    assert "talk" not in out
-    assert "talk\n" in err
-    assert sys.stdout is stdout
-
-
-@pytest.mark.parametrize(
-    ("is_launch", "out", "err"),
-    [(True, "theirs\nours\nmine\n", ""), (False, "ours\nmine\n", "theirs\n")],
-)
-def test_a_program_that_launches_keeps_its_stdout_and_another_does_not(
-    capsys, is_launch, out, err
-) -> None:
-    stdout = Stdout()
-    with stdout.reserved(is_launch=is_launch):
-        print("theirs")
-        stdout.write("ours\n")
-    print("mine")
-    assert capsys.readouterr() == (out, err)
-
-
-@pytest.mark.parametrize("first_to_end", [0, 1])
-def test_two_calls_at_once_both_write_to_it(capsys, first_to_end) -> None:
-    stdout, before = Stdout(), sys.stdout
-    calls = [stdout.reserved(is_launch=False) for _ in range(2)]
-    for number, call in enumerate(calls):
-        call.__enter__()
-        stdout.write(f"ours {number}\n")
-        print(f"theirs {number}")
-    calls.pop(first_to_end).__exit__(None, None, None)
-    stdout.write("ours still\n")
-    print("theirs still")
-    calls.pop().__exit__(None, None, None)
-    assert sys.stdout is before
-    print("mine")
-    out, err = capsys.readouterr()
-    assert out == "ours 0\nours 1\nours still\nmine\n"
-    assert err == "theirs 0\ntheirs 1\ntheirs still\n"
-
-
-def test_stdout_that_is_closed() -> None:
-    with contextlib.redirect_stdout(None), Stdout().reserved(is_launch=False):
-        assert sys.stdout is None
-
-
-def test_a_closed_pipe_is_ignored() -> None:
-    attempts = []
-
-    def write(text):
-        attempts.append(text)
-        raise BrokenPipeError
-
-    with contextlib.redirect_stdout(SimpleNamespace(write=write)):
-        Stdout().write("text")
-    assert attempts == ["text"]
-
-
-def test_a_stdout_on_a_full_disk_is_no_fault_of_plaunch() -> None:
-    with open("/dev/full", "w") as full:
-        pipes = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
-        done = run_python("-m", "plaunch", "--print-completion=bash", **pipes)
-    assert done.returncode == 1
-    assert done.stderr == (
-        "plaunch: stdout, where this output was to go, cannot be written: No space left on "
-        "device; the output is incomplete\n"
-    )

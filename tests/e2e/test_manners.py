@@ -14,7 +14,7 @@ import pytest
 from plaunch_network import HeldPort
 
 from helpers.programs import run_python
-from helpers.terminals import Terminal
+from helpers.terminals import Terminal, lines_on_screen
 
 pytestmark = pytest.mark.usefixtures("loud")
 
@@ -68,7 +68,10 @@ def test_log_lines_are_machine_readable(plaunch):
     assert all(common.items() <= one.items() for one in [*told, *of_workers])
     assert all((one["rank"], one["local_rank"], one["level"]) == (0, 0, None) for one in of_workers)
     assert all(one["time"].endswith("+00:00") for one in [*told, *of_workers])
-    begin, failed, *_, report, _bundle = told
+    begin, failed = told[:2]
+    [report] = [one for one in told if one["level"] == "ERROR"]
+    [account] = [one for one in told if one["message"].startswith("this launch took")]
+    assert told.index(report) < told.index(account)
     assert begin["level"] == "INFO"
     assert begin["message"].startswith("run id $mine: 1 worker, 1 node")
     assert "failed: exit code 1; restart 1 of 1" in failed["message"]
@@ -177,15 +180,71 @@ def test_a_long_wait_for_the_start_names_the_missing_nodes(plaunch, alone):
 
 @pytest.mark.slow
 def test_on_a_terminal_the_wait_is_one_line(plaunch, alone):
-    with Terminal(*alone(), cwd=plaunch.folder, env={**plaunch.environ, "TERM": "xterm"}) as shown:
+    environ = {**plaunch.environ, "TERM": "xterm"}
+    with Terminal(*alone(), columns=80, cwd=plaunch.folder, env=environ) as shown:
         shown.read_until(b"waiting for 2 nodes")
         shown.process.send_signal(signal.SIGINT)
         lines = shown.read_to_end()
         assert shown.process.wait(60) == 130
     (waiting,) = [line for line in lines if "waiting for 2 nodes" in line]
-    assert waiting.startswith("\r\x1b[Kplaunch: waiting for 2 nodes")
+    assert waiting.startswith("plaunch: waiting for 2 nodes")
     # The next output replaces it.
     assert "SIGINT received" in waiting.rpartition("\x1b[K")[2]
+
+
+def test_on_80_columns_the_wait_shows_its_time(plaunch):
+    words = ["-m", "plaunch", "--nnodes=2", f"--rdzv-id={'long-' * 12}7", "--rdzv-backend=c10d"]
+    words += ["--rdzv-endpoint=localhost:0", plaunch.write("train.py", SHOW)]
+    environ = {**plaunch.environ, "TERM": "xterm"}
+    with Terminal(*words, columns=80, cwd=plaunch.folder, env=environ) as shown:
+        shown.read_until(b"Ctrl-C ends it)")
+        *_, line = lines_on_screen(shown.shown.decode(), 80)
+        shown.process.send_signal(signal.SIGINT)
+        shown.read_to_end()
+    assert re.fullmatch(r"plaunch: waiting for 2 nodes; 1 came.*… \(\d+ s; Ctrl-C ends it\)", line)
+    assert len(line) < 80
+
+
+ASKS = """\
+import sys, time
+print("question? ", end="", flush=True, file=sys.{stream})
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("tee", [[], ["--tee=3"]])
+def test_a_message_begins_below_an_open_prompt(plaunch, stream, tee):
+    """It is also seen if stdout is not on the terminal."""
+    output = {"stdout": subprocess.DEVNULL} if stream == "stderr" else {}
+    environ = {**plaunch.environ, "TERM": "xterm"}
+    script = plaunch.write("asks.py", ASKS.format(stream=stream))
+    words = ["-m", "plaunch", *tee, "--rdzv-id=7", script]
+    with Terminal(*words, columns=60, cwd=plaunch.folder, env=environ, **output) as terminal:
+        terminal.read_until(b"question? ")
+        terminal.process.terminate()
+        terminal.read_to_end()
+    lines = lines_on_screen(terminal.shown.decode(), 60)
+    at = next(at for at, line in enumerate(lines) if "question?" in line)
+    assert lines[at] in ("question?", "[default0]:question?")
+    assert lines[at + 1].startswith("plaunch: ")
+    assert any(line.startswith("plaunch: SIGTERM received") for line in lines[at + 1 :])
+
+
+def test_a_report_breaks_at_words_and_the_account_comes_below(plaunch):
+    environ = {**plaunch.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    script = plaunch.write("fails.py", f"raise ValueError({'no ' * 40!r})")
+    words = ["-m", "plaunch", script]
+    with Terminal(*words, columns=40, cwd=plaunch.folder, env=environ) as terminal:
+        terminal.read_to_end()
+    lines = lines_on_screen(terminal.shown.decode(), 40)
+    report = lines[next(at for at, line in enumerate(lines) if " failed after " in line) :]
+    broken = re.sub(r"\n +", " ", "\n".join(report))
+    assert re.match(r"plaunch: rank 0 on \S+ failed after .* s: ValueError: (no ){40}", broken)
+    starts = [line.partition(":")[0] for line in report if not line.startswith("   ")]
+    assert starts.index("  process") < report.index(
+        next(line for line in report if line.startswith("plaunch: this launch took"))
+    )
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

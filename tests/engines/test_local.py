@@ -63,6 +63,10 @@ def test_a_failure_is_reported_once_with_its_code(launch):
     job = launch("--on=local:3", "fail.py")
     job.wait(7)
     assert len(re.findall(r"^plaunch: .*rank 1", job.text(), re.MULTILINE)) == 1, job.text()
+    assert job.text().count("this launch took") == 1, job.text()
+    assert re.search(
+        r"^plaunch: .*rank 1(.*\n)*plaunch: this launch took", job.text(), re.MULTILINE
+    )
     job.check_nothing_left()
 
 

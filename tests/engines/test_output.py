@@ -1,6 +1,7 @@
 """`MergedOutput` writes the lines of all nodes."""
 
 import contextlib
+import itertools
 import os
 
 import pytest
@@ -34,6 +35,22 @@ def test_messages_go_to_stderr(capfd):
     output.write(STDERR, "node1", b"careful\n")
     assert_written(output)
     assert capfd.readouterr().err == "WARNING node1 is lost\n[node1] careful\n"
+
+
+def test_neither_a_message_nor_the_status_line_touches_a_line_without_an_end(capfd):
+    output = MergedOutput(
+        lambda text, level: text, has_status=True, clock=itertools.count().__next__
+    )
+    output.show("running")
+    output.write(STDERR, "node1", b"50 %")
+    output.show("running still")
+    output.say("node2 is lost")
+    output.write(STDERR, "node1", b" done\n")
+    assert_written(output)
+    erase = "\r\x1b[K"
+    parts = ["running", f"{erase}[node1] 50 %", "\nnode2 is lost\n", "running still"]
+    parts += [f"{erase}[node1]  done\n", "running still", erase]
+    assert capfd.readouterr().err == "".join(parts)
 
 
 @pytest.fixture

@@ -140,6 +140,15 @@ def test_the_hello_of_another_version_may_have_other_fields():
     assert found == InvalidRecord("hello has an unknown field 'cpus'")
 
 
+@pytest.mark.parametrize("text", ["it took 3 s", "\U0001f525" * 1000, "x" * 300])
+def test_no_record_of_a_last_message_is_long(text):
+    data = records.encode_last_message(NONCE, text)
+    assert all(len(line) <= records.MAX_RECORD for line in data.splitlines())
+    found = fed(data)
+    assert "".join(one["text"] for one in found) == text
+    assert [one["is_more"] for one in found] == [False] + [True] * (len(found) - 1)
+
+
 @pytest.mark.parametrize("text", ["", "it failed", "\U0001f525" * 1000, "x" * 299 + "\ud800" * 9])
 def test_no_record_of_a_failure_is_long(text):
     """Others write to the same stream, and only short writes stay whole."""

@@ -98,8 +98,8 @@ def test_further_lines_of_a_message_belong_to_it(shown):
 
 
 def test_the_account_of_one_node_is_enough(shown):
-    first = b"plaunch: this launch took 3.4 s: 2.5 s training\n"
-    other = b"plaunch: this launch took 3.3 s: 2.7 s training\n"
+    first = b"plaunch: restarted in 3.4 s: 2.5 s stopping\n"
+    other = b"plaunch: restarted in 3.3 s: 2.7 s stopping\n"
     assert shown(("a", first), ("b", other)) == [("", first)]
 
 

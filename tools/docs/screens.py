@@ -1,6 +1,6 @@
 """Draws docs/screens from real launches in terminals: `python tools/docs/screens.py`.
 
-Each screen shows a launch in a terminal of a certain width: its lines wrap where the
+Each screen shows a launch in a terminal of a certain width: its lines wrap where plaunch or the
 terminal wraps them, and replaced lines are gone. Times, process ids, paths, ports and the
 host name are replaced by fixed values, so that the same launcher yields the same picture. A test
 compares them.
@@ -26,12 +26,15 @@ from html import escape, unescape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plaunch_report.wrapping import wrap
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMAND = "python tools/docs/screens.py"
 TARGET = Path(__file__).parents[2] / "docs" / "screens"
 WIDTHS = (80, 120)
+_WIDE = 1000  # columns while it runs: lines are wrapped when they have their fixed values
 PATIENCE = 120.0  # seconds for a launch, on a machine that is busy
 
 _TRAIN = """\
@@ -131,17 +134,18 @@ def show(launch: Launch, columns: int) -> str:
         free.close()
         (Path(folder) / "train.py").write_text(launch.script)
         argv = [word.replace("PORT", port) for word in launch.argv]
-        output = _run(argv, folder, columns, launch.until)
+        output = _run(argv, folder, launch.until).replace(" " * _WIDE + "\r\x1b[K", "")
         text = f"$ plaunch {' '.join(argv)}\n" + output.replace(folder, "/home/ada")
         text = text.replace(port, "29500").replace("localhost", "node-a")
     for found, other in {**_CHANGES, **launch.changes}.items():
         text = re.sub(found, other, text)
-    return re.sub(rf"(?<=\bon ){re.escape(socket.gethostname())}\b", "node-a", text)
+    text = re.sub(rf"(?<=\bon ){re.escape(socket.gethostname())}\b", "node-a", text)
+    return wrap(text, columns)
 
 
-def _run(argv: Sequence[str], folder: str, columns: int, until: str) -> str:
+def _run(argv: Sequence[str], folder: str, until: str) -> str:
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, _WIDE, 0, 0))
     env = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
         **{"TERM": "xterm", "LANG": "C.UTF-8", "TZ": "UTC"},

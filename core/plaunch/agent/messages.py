@@ -167,8 +167,9 @@ class WaitReporter:
 
     Args:
         start_timeout: seconds from now until the first worker must run, or None for no bound.
-        show: shows a line and replaces the one it showed before; an empty text clears it. None if
-            lines cannot be replaced: they are logged then.
+        show: shows a line and replaces the one it showed before; an empty text clears it. Its
+            second argument is the end of the line, which is never cut. None if lines cannot be
+            replaced: they are logged then.
         read: calls `describe_wait` of a handler; may limit its time.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch, for people.
@@ -178,7 +179,7 @@ class WaitReporter:
         self,
         start_timeout: float | None = None,
         *,
-        show: Callable[[str], None] | None = None,
+        show: Callable[[str, str], None] | None = None,
         read: Callable[[Any], str] = read_wait,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -205,7 +206,7 @@ class WaitReporter:
     def end(self) -> None:
         """The wait is over."""
         if self._show is not None:
-            self._show("")
+            self._show("", "")
 
     def workers_started(self) -> None:
         """Workers run: `start_timeout` no longer applies."""
@@ -234,7 +235,7 @@ class WaitReporter:
         waited = format_duration(round(now - self._since), " ")
         text = f"waiting for {self.describe(handler)}"
         if self._show is not None:
-            self._show(f"{text} ({waited}; Ctrl-C ends it)")
+            self._show(text, f" ({waited}; Ctrl-C ends it)")
             self._speak_at = now + _LIVE_INTERVAL
             return None
         since = time.strftime("%H:%M:%S", time.localtime(self._since_time))

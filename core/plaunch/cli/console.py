@@ -1,4 +1,4 @@
-"""The launcher's stdout and stderr: requested output on one, messages on the other."""
+"""The launcher's stderr, to which its messages go."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO
 
-from plaunch.errors import PlaunchError, PluginLoadError
-from plaunch.parts import JSON_LINE, JSON_TEMPLATE, PAINT, load_part
-from plaunch.process.marks import owns_process
+from plaunch.errors import PluginLoadError
+from plaunch.parts import JSON_LINE, JSON_TEMPLATE, PAINT, WRAP, load_part
 from plaunch.texts import printable, printable_message
 from plaunch.threads import start_thread
 
@@ -27,8 +26,9 @@ COLORS = ("auto", "always", "never")
 PATIENCE = 0.2  # seconds to wait for a message to be written; a thread continues after that
 LAST_PATIENCE = 5.0  # seconds without progress, at the end of the process
 _ERASE = "\r\x1b[K"
+_WIDTH = 80  # columns of a terminal that does not say how many it has
+_LAST_NARROW = "\u10ff"  # the last character before those of two columns
 _SLICE = 4096  # bytes of one write, to tell a slow reader from a stalled one
-_STDOUT, _STDERR = 1, 2
 
 
 class Stderr:
@@ -61,6 +61,7 @@ class Stderr:
         self._thread: threading.Thread | None = None
         self._is_showing = False  # a status line that the next message erases
         self._held = ""  # text to write before the next message
+        self._last: list[tuple[str, str]] | None = None  # messages to write after all others
 
     # --- format -----------------------------------------------------------------------------------
 
@@ -83,7 +84,7 @@ class Stderr:
         self.set_format("json" if is_json else environ.get("PET_LOG_FORMAT", "text"), "auto")
 
     def format(self, text: str, level: str, created: float | None = None) -> str:
-        """Format a message: text, with colours on a terminal, or one line of JSON.
+        """Format a message: text, for the width and with the colours of a terminal, or JSON.
 
         Args:
             text: the message, without a final newline.
@@ -98,6 +99,10 @@ class Stderr:
         if self._has_colors():
             with contextlib.suppress(PluginLoadError):
                 text = load_part(PAINT)(text, level)
+        width = self._width()
+        if width and any(len(line) > width for line in text.split("\n")):
+            with contextlib.suppress(PluginLoadError):
+                text = load_part(WRAP)(text, width)
         return text
 
     def line_template(self, run_id: str) -> str | None:
@@ -125,32 +130,50 @@ class Stderr:
         except ValueError:  # it is closed
             return False
 
+    def _width(self) -> int:
+        """Return the columns of the terminal; 0 if stderr is none, or its width is unknown."""
+        stream = self._stream()
+        if stream is None or not self._is_terminal():
+            return 0
+        try:
+            return os.get_terminal_size(stream.fileno()).columns
+        except OSError:
+            return 0
+
     # --- a status line ----------------------------------------------------------------------------
 
     def can_show(self) -> bool:
         """Whether stderr is a terminal that can erase a line."""
         return os.environ.get("TERM", "dumb") != "dumb" and self._is_terminal()
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, tail: str = "") -> None:
         """Show a status line at the bottom of the terminal, until the next message or `show`.
 
-        An empty text erases it.
+        An empty text erases it. If the line is longer than the terminal is wide, `text` is cut, and
+        `tail` follows what is left of it.
         """
         if not text:
             if self._is_showing:
                 self.write("")
             return
-        stream = self._stream()
-        fd = None if stream is None else _descriptor(stream)
-        try:
-            width = 80 if fd is None else os.get_terminal_size(fd).columns
-        except OSError:
-            width = 80
-        line = printable(f"plaunch: {text}")
-        if len(line) >= width > 1:
-            line = line[: width - 2] + "…"
-        self.write(_ERASE + line)
+        most = (self._width() or _WIDTH) - 1  # a cursor behind the last column is ambiguous
+        line, tail = printable(f"plaunch: {text}"), printable(tail)[: max(most - 1, 0)]
+        if _count_columns(line) > most - len(tail):
+            while line and _count_columns(line) >= most - len(tail):
+                line = line[:-1]
+            line += "…"
+        self.write(line + tail)
         self._is_showing = True
+
+    def _new_line(self) -> str:
+        """Return what begins a new line unless the cursor is at the beginning of one.
+
+        A prompt of a worker, such as that of pdb, may be on the last line. A terminal continues
+        on the next line only when a character follows a full line, so as many spaces as it has
+        columns leave the cursor on an empty line, which is then erased.
+        """
+        width = self._width() if self.can_show() and not self.is_json else 0
+        return " " * width + _ERASE if width else ""
 
     # --- write ------------------------------------------------------------------------------------
 
@@ -190,6 +213,25 @@ class Stderr:
             if self._held:
                 self.write("")
 
+    @contextlib.contextmanager
+    def keeping_last(self, say: Callable[[str, str], None] | None = None) -> Iterator[None]:
+        """Keep what `say_last` gets in the block, and call `say` with it at the end."""
+        kept: list[tuple[str, str]] = []
+        self._last = kept
+        try:
+            yield
+        finally:
+            self._last = None
+            for text, level in kept:
+                (say or self.say)(text, level)
+
+    def say_last(self, text: str, level: str = "INFO") -> None:
+        """Write a message below all others, such as the report of a failure."""
+        if self._last is None:
+            self.say(text, level)
+        else:
+            self._last.append((text, level))
+
     def write(self, text: str) -> None:
         """Write `text`; returns when it is written, or after a short time."""
         if self._held:
@@ -197,6 +239,8 @@ class Stderr:
                 text, self._held = self._held + text, ""
         if self._is_showing:
             text, self._is_showing = _ERASE + text, False
+        elif text:
+            text = self._new_line() + text
         stream = self._stream()
         if stream is None:
             return
@@ -259,112 +303,13 @@ class Stderr:
 STDERR = Stderr()  # one per process
 
 
+def _count_columns(text: str) -> int:
+    """Return the columns of a text, at most: characters of East Asia take two."""
+    return len(text) + sum(char > _LAST_NARROW for char in text)
+
+
 def _descriptor(stream: TextIO) -> int | None:
     try:
         return stream.fileno()
     except (AttributeError, OSError, ValueError):
         return None
-
-
-class Stdout:
-    """Keeps stdout for the requested output: a plan, a list, the workers' output.
-
-    Anything else that code prints in the launcher, such as a plugin, goes to stderr: it would
-    corrupt the output for the program that reads it.
-    """
-
-    def __init__(self) -> None:
-        self._first: TextIO | None = None  # the original `sys.stdout`
-        self._own: TextIO | None = None
-        self._calls = 0  # reservations at once, in another program's process
-        self._lock = threading.Lock()
-
-    @property
-    def stream(self) -> TextIO:
-        """The stream itself."""
-        return sys.stdout if self._own is None else self._own
-
-    def write(self, text: str) -> None:
-        """Write `text` and flush; a closed pipe is not an error.
-
-        Raises:
-            PlaunchError: stdout cannot be written, for example on a full disk.
-        """
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except BrokenPipeError:
-            pass
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise PlaunchError(
-                f"stdout, where this output was to go, cannot be written: {why}; the output is "
-                "incomplete"
-            ) from error
-
-    def flush(self) -> None:
-        """Flush, so that buffered output comes before the next message on stderr.
-
-        Does nothing if the stream is stderr: a plugin that prints to a blocked stderr keeps the
-        lock of that stream permanently.
-        """
-        stream: TextIO | None = self.stream
-        if stream is not None and stream is not sys.stderr:
-            with contextlib.suppress(OSError, ValueError):  # the reader is gone
-                stream.flush()
-
-    @contextlib.contextmanager
-    def reserved(self, *, is_launch: bool) -> Iterator[None]:
-        """Redirect everything that is not written with `write` to stderr.
-
-        In the process of the command line this is permanent, and includes the output of C code and
-        programs. Another program's process gets its stdout back at the end, or at the end of the
-        last of several simultaneous calls; during a launch its prints are not redirected.
-
-        Args:
-            is_launch: whether workers will start; see `hand_over`.
-        """
-        stream, is_own_process = sys.stdout, owns_process()
-        if stream is None or sys.stderr is None or (is_launch and not is_own_process):
-            yield
-            return
-        if is_own_process:
-            self._first, self._own = stream, _copy(stream)
-            sys.stdout = sys.stderr
-            os.register_at_fork(after_in_child=self._give_back)
-            yield
-            return
-        with self._lock:
-            self._calls += 1
-            if self._calls == 1:
-                self._first = self._own = stream
-                sys.stdout = sys.stderr
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls -= 1
-                if self._calls == 0:
-                    self._give_back()
-
-    def hand_over(self) -> None:
-        """Restore the descriptor of stdout, for workers to inherit."""
-        if self._own is not None and self._own is not self._first:
-            os.dup2(self._own.fileno(), _STDOUT)
-
-    def _give_back(self) -> None:
-        """Restore `sys.stdout`, in another program's process and in forked workers."""
-        if self._first is not None:
-            sys.stdout = self._first
-        self._first = self._own = None
-
-
-STDOUT = Stdout()  # one per process
-
-
-def _copy(stream: TextIO) -> TextIO:
-    """Duplicate stdout under another descriptor, and make the old one a copy of stderr."""
-    stream.flush()
-    fd = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)
-    return open(fd, "w", encoding=stream.encoding, errors=stream.errors)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.console import STDOUT
 from plaunch.cli.parser import installed_table
+from plaunch.cli.stdout import STDOUT
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch import parts
-from plaunch.cli.console import STDERR, STDOUT
+from plaunch.cli.console import STDERR, Stderr
 from plaunch.cli.invocation import (
     SILENT,
     Invocation,
@@ -19,6 +19,7 @@ from plaunch.cli.invocation import (
     find_command_despite_errors,
 )
 from plaunch.cli.parser import parse
+from plaunch.cli.stdout import STDOUT
 from plaunch.errors import (
     ExitCode,
     NodeExcludedError,
@@ -56,8 +57,24 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
     return concluded(lambda: run(sys.argv[1:] if argv is None else argv, plugins=plugins))
 
 
-def concluded(launch: Callable[[], object]) -> int:
-    """Call `launch`, print an error to stderr if it fails, and return the exit code."""
+def concluded(
+    launch: Callable[[], object], say_last: Callable[[str, str], None] | None = None
+) -> int:
+    """Call `launch`, print an error to stderr if it fails, and return the exit code.
+
+    Args:
+        launch: runs the launch or the command.
+        say_last: is called with each message that comes after the error, and its level; by default
+            it is printed.
+    """
+    try:
+        with STDERR.keeping_last(say_last):
+            return _conclude(launch)
+    finally:
+        STDERR.finish()
+
+
+def _conclude(launch: Callable[[], object]) -> int:
     try:
         launch()
     except SystemExit as exit_request:
@@ -80,8 +97,6 @@ def concluded(launch: Callable[[], object]) -> int:
     except Exception as error:  # noqa: BLE001 - the process boundary
         _print_bug(error)
         return reported_exit_code(ExitCode.INTERNAL)
-    finally:
-        STDERR.finish()
     return ExitCode.OK
 
 
@@ -224,7 +239,16 @@ def set_up_logging() -> None:
         def format(self, record: logging.LogRecord) -> str:
             return STDERR.format(super().format(record), record.levelname, record.created)
 
-    handler = logging.StreamHandler(STDERR)
+    class Handler(logging.StreamHandler[Stderr]):
+        """Keeps records about the whole launch for its end, below the report of a failure."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if getattr(record, "is_last", False):
+                STDERR.say_last(record.getMessage(), record.levelname)
+            else:
+                super().emit(record)
+
+    handler = Handler(STDERR)
     handler.setFormatter(Formatter())
     logger.addHandler(handler)
     level = os.environ.get("LOGLEVEL", "INFO").upper()

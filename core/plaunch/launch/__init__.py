@@ -57,7 +57,7 @@ def launch_agent(
     *,
     plugins: Sequence[object] = (),
     manager: PluginManager | None = None,
-    show: Callable[[str], None] | None = None,
+    show: Callable[[str, str], None] | None = None,
     started: Callable[[], None] | None = None,
 ) -> dict[int, Any]:
     """Run `entrypoint` with `args` in the workers of this node and wait for the end.
@@ -70,8 +70,8 @@ def launch_agent(
             the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         plugins: plugins for this launch alone, beside the installed ones.
         manager: a plugin manager to use instead of a fresh one; `plugins` is then not allowed.
-        show: shows what the launch waits for, and replaces what it showed before; an empty text
-            clears it. By default it is logged from time to time.
+        show: shows what the launch waits for and, its second argument, for how long, and replaces
+            what it showed before; empty texts clear it. By default it is logged from time to time.
         started: is called whenever workers have been started.
 
     Returns:

@@ -63,7 +63,7 @@ class LaunchRequest(NamedTuple):
     entrypoint: Callable[..., Any] | str
     args: list[Any]
     health_check_server: HealthServer | None = None
-    show: Callable[[str], None] | None = None
+    show: Callable[[str, str], None] | None = None
     started: Callable[[], None] | None = None
 
     @property

@@ -35,6 +35,7 @@ _MAX_SHOWN = 500  # characters of such a line
 _STREAM_WAIT = 2.0  # seconds without output, after the exit of an agent whose streams stay open
 _BLOCK = 64 << 10  # bytes that are read at once: what a pipe holds
 _MAX_FAILURE = 1 << 20  # characters of a failure's text
+_MOST_LAST = 8  # messages of an agent that are shown below the report
 _MAX_EARLY = 16  # blocks of output before the settings that are discarded
 
 
@@ -85,6 +86,7 @@ class ConnectedNode:
         self._hello: dict[str, Any] = {}
         self._failure: AgentFailure | None = None
         self._end: dict[str, Any] = {}
+        self._last_messages: list[str] = []
         self._round_at = 0.0
         self._ended_at = math.inf
         self._exitcode: int | None = None
@@ -314,6 +316,11 @@ class ConnectedNode:
             return ""
         return f"{self.name} after {self._lines} lines"
 
+    @property
+    def last_messages(self) -> list[str]:
+        """Its messages that are shown below the report."""
+        return self._last_messages
+
     def note_replaced(self) -> None:
         """Take note that another node was started in its place."""
         self._is_replaced, self._facts = True, None
@@ -392,6 +399,12 @@ class ConnectedNode:
                 known["text"] = self._failure_text + record["text"]
                 self._failure = AgentFailure(**known, reported_at=self._clock())
                 self._failure_text = ""
+            case "last_message":
+                begun = (
+                    self._last_messages.pop() if self._last_messages and record["is_more"] else ""
+                )
+                last = (begun + record["text"])[:_MAX_FAILURE]
+                self._last_messages = [*self._last_messages, last][-_MOST_LAST:]
             case "end":
                 self.code, self._end = record["code"], record
                 self._ended_at = self._clock()

@@ -307,6 +307,9 @@ class JobDriver:
         Raises:
             PlaunchError: this command has ended the job.
         """
+        # Accounts of the time differ by tenths of a second: that of one node is enough.
+        for text in next(filter(None, (node.last_messages for node in self._nodes)), ()):
+            CONSOLE.say_last(text)
         if ending.failure is not None:
             self._output.say(_describe_failure(ending, self._nodes.facts()), "ERROR")
         if ending.error is not None:

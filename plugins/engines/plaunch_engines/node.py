@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     reporter = Reporter(settings["nonce"], connection.stdout)
     agent = ConnectedAgent(reporter)
     connection.listen(agent)
-    code = concluded(lambda: agent.run(settings["arguments"]))
+    code = concluded(lambda: agent.run(settings["arguments"]), reporter.report_last_message)
     agent.report_end(code)
     end(code)
 
@@ -146,6 +146,11 @@ class Reporter:
     def report_failure(self, text: str, **fields: object) -> None:
         """Write the records of a failure."""
         self._write(records.encode_failure(self._nonce, text, **fields))
+
+    def report_last_message(self, text: str, level: str) -> None:
+        """Write the records of a message that the command shows below its report."""
+        del level  # they inform
+        self._write(records.encode_last_message(self._nonce, text))
 
     def finish(self, code: int, *, has_succeeded: bool, verdict: str) -> None:
         """Report the end of the agent, and that both streams are complete.

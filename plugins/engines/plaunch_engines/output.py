@@ -68,6 +68,7 @@ class MergedOutput:
         self._room, self._notify_room = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_finished = False
         self._status = b""
+        self._is_shown = False  # the status line
         self._shown_at = -_STATUS_INTERVAL
         self._partial: dict[int, str] = {}  # by descriptor: the node of an unfinished line
         self._thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
@@ -112,8 +113,13 @@ class MergedOutput:
         return prefix + text[:-1].replace(b"\n", b"\n" + prefix) + text[-1:]
 
     def say(self, text: str, level: str = "INFO") -> None:
-        """Write a message of plaunch's own to stderr."""
-        self._put(STDERR, self._format(text, level).encode(errors="backslashreplace") + b"\n")
+        """Write a message of plaunch's own to stderr, on a line of its own."""
+        line = self._format(text, level).encode(errors="backslashreplace") + b"\n"
+        # With a status line, both streams are probably on one terminal.
+        ended = [fd for fd in self._partial if fd == STDERR or self._has_status]
+        for fd in ended:
+            del self._partial[fd]
+        self._put(STDERR, (b"\n" if ended else b"") + line)
 
     def name_file(self, fd: int, path: str) -> None:
         """Name a descriptor for `write_file`."""
@@ -156,11 +162,12 @@ class MergedOutput:
         return found
 
     def _put(self, fd: int, data: bytes) -> None:
-        if self._has_status:
+        if self._is_shown:
             # Everything is on one terminal: what is written replaces the status line.
             self._queue_up(STDERR, _ERASE)
         self._queue_up(fd, data)
-        if self._status:
+        self._is_shown = bool(self._status) and not self._partial  # it would replace such a line
+        if self._is_shown:
             self._queue_up(STDERR, self._status)
 
     def _queue_up(self, fd: int, data: bytes) -> None:

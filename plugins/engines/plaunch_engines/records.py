@@ -146,6 +146,8 @@ FIELDS: Mapping[str, Mapping[str, Whole | Text | Texts | Flag | OneOf]] = Mappin
             "text": Text(MAX_PART), "code": _CODE, "is_first": Flag(), "is_of_workers": Flag(),
             "is_consequence": Flag(),
         },
+        # A message that is shown below the report, or more of the one before.
+        "last_message": {"text": Text(MAX_PART), "is_more": Flag()},
         # The last record on standard error: the exit code of the agent, whether all of its workers
         # have succeeded, and how the job ended according to its own record.
         "end": {
@@ -188,6 +190,13 @@ def encode_failure(nonce: str, text: str, **fields: object) -> bytes:
             encode(nonce, kind="failure", text=last, **fields),
         )
     )
+
+
+def encode_last_message(nonce: str, text: str) -> bytes:
+    """Return the records of a message that is shown below the report."""
+    starts = range(0, len(text), MAX_PART)
+    fields = ({"text": text[at : at + MAX_PART], "is_more": at > 0} for at in starts)
+    return b"".join(encode(nonce, kind="last_message", **one) for one in fields)
 
 
 def find_problem(record: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ _MESSAGE = b"plaunch: "
 _CONTINUATION = b"  "
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 # Where the time went: that of one node is enough, although others differ by tenths of a second.
-_ACCOUNT = re.compile(rb"plaunch: (?:restarted in|this launch took) ")
+_ACCOUNT = re.compile(rb"plaunch: restarted in ")
 
 
 @dataclass(eq=False)

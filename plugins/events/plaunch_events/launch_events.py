@@ -153,7 +153,7 @@ class EventPublisher:
         has_succeeded = event.metadata["outcome"] == "succeeded"
         is_brief = has_succeeded and account.seconds["total"] < _MIN_LOGGED
         if has_joined and not is_brief and (took := account.describe()):
-            logger.info("this launch took %s", took)
+            logger.info("this launch took %s", took, extra={"is_last": True})
 
 
 def _seconds(event: Event) -> dict[str, float]:

@@ -94,7 +94,7 @@ class ImportWatch:
         for item in self._rounds:
             item.thread.join(max(until - time.monotonic(), 0.0))
         if advice := advise(self._imports(), self._local_rank):
-            logger.info("%s", advice)
+            logger.info("%s", advice, extra={"is_last": True})
 
     def _begin(self, pid: int) -> None:
         is_useless = any(item.is_impossible for item in self._rounds) or is_enough(self._imports())
