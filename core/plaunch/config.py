@@ -91,6 +91,8 @@ class LaunchConfig(Record):
             or `rank0`, the worker of that rank (plaunch's own).
         job_id: the id that the job keeps when it is started again under another run id, for its
             workers; the run id if empty (plaunch's own).
+        stdin: what each worker that is a program reads from its stdin, from the beginning in every
+            attempt; None for the launcher's own stdin (plaunch's own).
         options: values of options that plugins declare, by attribute, as `metrics_port`; each loads
             its plugin (plaunch's own).
 
@@ -134,6 +136,7 @@ class LaunchConfig(Record):
     devices: list[str] | None = None
     worker_store: str = "agent"
     job_id: str = ""
+    stdin: bytes | None = None
     options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -40,14 +40,25 @@ def own_servers():
 def launch(launch, servers):
     """Start a command with hosts."""
 
-    def launch_on(hosts, *words, of=servers, ssh=""):
-        return launch(f"--on=ssh:{hosts}", f"--ssh-command={ssh or of.ssh}", *words)
+    def launch_on(hosts, *words, of=servers, ssh="", **more):
+        return launch(f"--on=ssh:{hosts}", f"--ssh-command={ssh or of.ssh}", *words, **more)
 
     launch_on.folder = launch.folder
     return launch_on
 
 
 # --- a job ----------------------------------------------------------------------------------------
+
+
+def test_a_script_from_stdin_is_read_once_for_all_hosts(launch):
+    script = "import json, os, sys; print(json.dumps({'RANK': os.environ['RANK'], 'a': sys.argv}))"
+    source, write = os.pipe()
+    os.write(write, script.encode())
+    os.close(write)
+    job = launch("node1,node2", "-", "x", stdin=source).wait(0)
+    os.close(source)
+    found = sorted((worker["RANK"], worker["a"]) for worker in job.workers())
+    assert found == [("0", ["-", "x"]), ("1", ["-", "x"])], job.text()
 
 
 def test_a_job_on_three_hosts(launch):

@@ -32,16 +32,17 @@ class EngineCommand:
         prefix: the words in front of it, which run it in a cluster.
         env: more variables.
         stdout: a descriptor for its standard output, which is in a file otherwise.
+        stdin: its standard input; empty by default.
     """
 
-    def __init__(self, folder, *words, prefix=(), env=None, stdout=None):
+    def __init__(self, folder, *words, prefix=(), env=None, stdout=None, stdin=subprocess.DEVNULL):
         self.folder = folder
         self._out, self._err = folder / ".out", folder / ".err"
         self._tag = f"{TAG}={secrets.token_hex(6)}"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 [*map(str, prefix), sys.executable, "-m", "plaunch", *map(str, words)],
-                cwd=folder, stdin=subprocess.DEVNULL, stderr=err,
+                cwd=folder, stdin=stdin, stderr=err,
                 stdout=out if stdout is None else stdout,
                 env={**os.environ, **(env or {}), TAG: self._tag.partition("=")[2]},
                 start_new_session=True,

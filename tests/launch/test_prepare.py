@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from plaunch import LaunchConfig
 from plaunch.errors import PluginLoadError
-from plaunch.launch.prepare import create_rendezvous, prepare
+from plaunch.launch.prepare import LaunchRequest, create_rendezvous, prepare
 from plaunch.testing import FakeRendezvous, plugin_manager
 
 
@@ -28,6 +30,23 @@ def test_a_backend_has_time_to_connect(join_timeout, seconds) -> None:
     config = LaunchConfig(1, 1, 1, run_id="job", rdzv_configs=configs)
     create_rendezvous(config, manager, None)
     assert manager.seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "args", "command"),
+    [
+        (sys.executable, ["-u", "train.py", "-", "x"], ["train.py", "-", "x"]),
+        (sys.executable, ["-u", "-m", "train", "-x"], ["train", "-x"]),
+        (sys.executable, ["-u", "-", "train.py"], ["<stdin>", "train.py"]),
+        ("/bin/sh", ["-c", "true"], ["/bin/sh", "-c", "true"]),
+        (print, [1], ["print"]),
+    ],
+    ids=str,
+)
+def test_a_launch_is_named_after_its_script(entrypoint, args, command):
+    request = LaunchRequest(LaunchConfig(1, 1, 1), entrypoint, args)
+    assert request.command == command
+    assert request.name == command[0]
 
 
 def test_health_checks_need_the_plugin_that_runs_them() -> None:

@@ -43,7 +43,7 @@ def test_a_command_of_python(words, interpreter, kind, target, arguments):
         (["bash", "-c", "x"], "not Python"),
         ([], "forked from the launcher"),
         ([sys.executable], "no script"),
-        ([sys.executable, "-"], "no script"),
+        ([sys.executable, "-u", "-", "x"], "the script comes from stdin"),
         ([sys.executable, "-m"], "has no value"),
         ([sys.executable, "-I", "train.py"], "-I prevents a fork server"),
         ([sys.executable, "-uE", "train.py"], "-E prevents"),

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 from plaunch.errors import LogDirectoryError, ProgramNotFoundError, RankMappingError, UsageError
-from plaunch.process import LogsDest, LogsSpecs, Std, SubprocessContext, start_processes
+from plaunch.process import (
+    ContextComponents,
+    LogsDest,
+    LogsSpecs,
+    Std,
+    SubprocessContext,
+    start_processes,
+)
 from plaunch_multiprocessing import MultiprocessContext
 
 from helpers.logs_specs import NoFiles
@@ -46,6 +53,17 @@ def echo(*args, **options):
     result = context.wait(BOUND)
     assert not result.is_failed()
     return result
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+def test_each_program_reads_its_own_stdin(tmp_path, size):
+    data = os.urandom(size)
+    context = start_processes(
+        "copy", "sh", {rank: ("-c", f"cat > {tmp_path}/{rank}") for rank in range(3)},
+        components=ContextComponents(stdin=data),
+    )  # fmt: skip
+    assert not context.wait(BOUND).is_failed()
+    assert [(tmp_path / str(rank)).read_bytes() for rank in range(3)] == [data] * 3
 
 
 def read(path):

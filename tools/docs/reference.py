@@ -33,7 +33,8 @@ _COMMAND_LINE = f"""\
 The script is the first word that is neither an option nor a value of an option, or the first word
 after `--`. All words after it belong to the script. If one of them is an option that only a
 launcher has, such as `--nproc-per-node`, plaunch prints a warning; write `--` before the script if
-you mean it for the script. `python -m plaunch` is the same as `plaunch`.
+you mean it for the script. `-` in the place of the script reads it from stdin, once for all
+workers. `python -m plaunch` is the same as `plaunch`.
 
 Write options with dashes or with underscores. They cannot be abbreviated. Most options can also be
 set by a variable `PET_...`; the command line has priority. For an option without a value, set the

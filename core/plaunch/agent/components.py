@@ -63,6 +63,7 @@ class AgentServices(Value):
             and closes it.
         output_stats: counts the workers' output that passes through the launcher.
         keep_daemons: whether processes that workers leave behind may run on after a success.
+        stdin: what each worker that is a program reads from its stdin; None for the launcher's own.
         status: the state of the agent, if the caller needs it before there is one.
         exit_rules: what to do about workers that do not exit.
     """
@@ -79,6 +80,7 @@ class AgentServices(Value):
     starter: Starter | None = None
     output_stats: OutputStats = field(default_factory=OutputStats)
     keep_daemons: bool = False
+    stdin: bytes | None = None
     status: AgentStatus | None = None
     exit_rules: ExitRules = field(default_factory=ExitRules)
 

@@ -80,6 +80,7 @@ class LocalWorkers:
         self._starter = services.starter
         self._exit_rules = services.exit_rules
         self._stats = services.output_stats
+        self._stdin = services.stdin
         self._store = HostedStore(services.open_store, self.reaper, services.starter)
         # Waits for the workers of other nodes to leave the store, if this node hosts it.
         self.wait_for_guests = self._store.wait_for_guests
@@ -131,6 +132,7 @@ class LocalWorkers:
                     holds=self.holds,
                     worker_info=lambda rank, _: describe_worker(self.group.workers[rank]),
                     exit_rules=self._exit_rules,
+                    stdin=self._stdin,
                 )
             )
             self._store.watch(self.context.pids().values())

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
     from plaunch.cli.settings import parse_rdzv_conf as parse_rdzv_conf
     from plaunch.cli.settings import worker_command as worker_command
+    from plaunch.cli.stdin import read_script as read_script
+    from plaunch.cli.stdin import reads_stdin as reads_stdin
     from plaunch.launch.prepare import LaunchComponents as LaunchComponents
 
 __getattr__, __dir__, __all__ = attach(
@@ -52,6 +54,7 @@ __getattr__, __dir__, __all__ = attach(
             "config_from_args determine_local_world_size fill_in parse_min_max_nnodes "
             "parse_rdzv_conf worker_command"
         ),
+        ".stdin": "read_script reads_stdin",
         "plaunch.launch.prepare": "LaunchComponents",
     },
 )

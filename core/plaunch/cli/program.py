@@ -19,6 +19,7 @@ from plaunch.cli.invocation import (
     find_command_despite_errors,
 )
 from plaunch.cli.parser import parse
+from plaunch.cli.stdin import read_script
 from plaunch.cli.stdout import STDOUT
 from plaunch.errors import (
     ExitCode,
@@ -154,6 +155,7 @@ def _launch(invocation: Invocation, *, is_introduced: bool) -> dict[int, Any]:
         entrypoint, arguments = invocation.command()
         manager = invocation.create_manager()
         config, filled_in = invocation.configure(manager)
+        config.stdin = read_script(invocation.parsed(), _log())
 
         from plaunch._version import __version__  # loaded by now
         from plaunch.launch import launch_agent  # after usage errors

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+STDIN_SCRIPT = "<stdin>"  # the name of a script from stdin, as in Python's tracebacks
 # Seconds that a backend may take to create its handler. Those written for torchrun may connect
 # then, to a store that another node has yet to open; their timeouts are within torchrun's default
 # of `join_timeout`.
@@ -70,7 +71,8 @@ class LaunchRequest(NamedTuple):
     def command(self) -> list[str]:
         """The name, and the arguments behind it as texts; those of a function are not known."""
         words = [str(arg) for arg in self.args] if isinstance(self.entrypoint, str) else []
-        return [self.name, *words[words.index(self.name) + 1 if self.name in words else 0 :]]
+        name = "-" if self.name == STDIN_SCRIPT else self.name
+        return [self.name, *words[words.index(name) + 1 if name in words else 0 :]]
 
     @property
     def name(self) -> str:
@@ -80,7 +82,9 @@ class LaunchRequest(NamedTuple):
             name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
             return name
         if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
-            return next((str(arg) for arg in self.args if not str(arg).startswith("-")), entrypoint)
+            words = (str(arg) for arg in self.args)
+            name = next((word for word in words if word == "-" or word[:1] != "-"), entrypoint)
+            return STDIN_SCRIPT if name == "-" else name
         return entrypoint
 
     @property

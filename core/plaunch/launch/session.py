@@ -181,6 +181,7 @@ class LaunchSession:
                 starter=components.starter,
                 output_stats=self._output_stats,
                 keep_daemons=config.keep_daemons,
+                stdin=config.stdin,
                 status=self._guard.status,
                 exit_rules=components.exit_rules,
             ),

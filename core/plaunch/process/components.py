@@ -96,9 +96,10 @@ def default_binder(
 class Starter(Protocol):
     """Starts the processes of a launch's workers; `begin` is called first and `close` last.
 
-    In each round `wait` is called, then `prepare`, then `start` for each worker. Only `wait` may
-    block. A round may end before its workers are started. `str` of a starter says in one line how
-    it starts workers, for `--dry-run`, which calls no method.
+    In each round `wait` is called, then `prepare`, then `start` for each worker, unless workers
+    have a stdin of their own. Only `wait` may block. A round may end before its workers are
+    started. `str` of a starter says in one line how it starts workers, for `--dry-run`, which
+    calls no method.
     """
 
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -370,6 +371,7 @@ class ContextComponents(Value):
         holds: records since when workers have been suspended.
         worker_info: what is known of the worker with this local rank and pid.
         exit_rules: what to do about workers that do not exit.
+        stdin: what each program reads from its stdin; None for the stdin of this process.
     """
 
     reaper: Reaper | None = None
@@ -380,3 +382,4 @@ class ContextComponents(Value):
     holds: HeldProcesses = field(default_factory=_new_holds)
     worker_info: Callable[[int, int], WorkerInfo] = unranked_worker
     exit_rules: ExitRules = field(default_factory=ExitRules)
+    stdin: bytes | None = None

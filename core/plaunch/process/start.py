@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -23,7 +24,7 @@ from plaunch.process.marks import inheritable
 from plaunch.process.supervised import SupervisedContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from plaunch.process.components import Binder, ContextComponents
     from plaunch.process.logs import LogsSpecs
@@ -37,7 +38,11 @@ class SubprocessContext(SupervisedContext):
     ) -> ProcessHandle:
         program, args = str(self.entrypoint), self.args[local_rank]
         env, popen = self._environment(local_rank), partial(self._popen, local_rank)
-        return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank, popen))
+        with contextlib.ExitStack() as stack:
+            if (data := self._components.stdin) is not None:
+                popen = partial(popen, stdin=stack.enter_context(_readable(data)))
+            worker = start_program(program, args, env, stdout, stderr, local_rank, popen)
+        return ProcessHandle(worker)
 
 
 def start_program(
@@ -81,6 +86,18 @@ def start_program(
     except OSError as error:
         subject = f"cannot start {program!r} for local rank {local_rank}"
         raise _start_error(subject, program, environment.get("PATH"), error) from error
+
+
+@contextlib.contextmanager
+def _readable(data: bytes) -> Iterator[int]:
+    """Open a descriptor with its own position from which a process reads `data`.
+
+    It is memory, of which nothing is left when the last process has closed it.
+    """
+    with open(os.memfd_create("stdin"), "w+b") as file:
+        file.write(data)
+        file.seek(0)
+        yield file.fileno()
 
 
 def _start_error(subject: str, program: str, path: str | None, error: OSError) -> WorkerStartError:

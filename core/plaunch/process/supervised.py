@@ -171,7 +171,7 @@ class SupervisedContext(PContext):
         self, rank: int, command: Sequence[str], start_new_session: bool = True, **options: Any
     ) -> Popen:
         """Start the program of this worker, with the arguments of `subprocess.Popen`."""
-        if (starter := self._components.starter) is not None:
+        if (starter := self._components.starter) is not None and "stdin" not in options:
             worker = starter.start(rank, command, binding=self._bindings.get(rank), **options)
             if worker is not None:
                 self._from_starter.add(rank)

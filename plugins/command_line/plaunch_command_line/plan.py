@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
 from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
+from plaunch.cli import reads_stdin
 from plaunch.plugin import RENDEZVOUS, find_worker_env
 from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, traits_of
 from plaunch_network import parse_rendezvous_endpoint
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 VERSION = 1  # of the JSON format
 FREE_PORT = "<a free port>"
 LOOP_BACK = "127.0.0.1"
+_STDIN = "the script, from the stdin of the launcher"  # which a plan leaves to the launch
 OPEN = "<decided when the nodes meet>"
 # The keys that every worker has; the others describe its binding and its starter.
 _ALWAYS = ("local_rank", "rank", "command", "environment", "logs")
@@ -101,6 +103,8 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
         components = invocation.prepare(manager, config)
         selected = manager.selected()
         workers = _workers(config, entrypoint, entrypoint_args, manager, components)
+        if reads_stdin(args):
+            workers = [{**worker, "stdin": _STDIN} for worker in workers]
     return {
         "version": VERSION,
         "plaunch": __version__,

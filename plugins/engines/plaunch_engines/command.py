@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import shutil
@@ -10,7 +11,13 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli import STDERR, parse_min_max_nnodes, parse_rdzv_conf
+from plaunch.cli import (
+    STDERR,
+    parse_min_max_nnodes,
+    parse_rdzv_conf,
+    read_script,
+    reads_stdin,
+)
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     from plaunch.cli import Arguments, Invocation
     from plaunch.engines import BatchEngine, Engine
     from plaunch.plugin import PluginManager
+
+logger = logging.getLogger("plaunch")
 
 _ELASTIC = "c10d"
 _STATIC = "static"
@@ -79,6 +88,11 @@ def run_on_nodes(invocation: Invocation) -> int:
         program = [str(args.training_script), *args.training_script_args]
         _refuse_unused_options(args, engine)
         if hasattr(engine, "launch"):
+            if reads_stdin(args):
+                raise UsageError(
+                    f"--on={args.on} cannot pass a script from stdin ('-') on to the nodes; save "
+                    "it as a file"
+                )
             return _launch(
                 engine, [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
             )
@@ -232,6 +246,7 @@ def _plan(
             SHUTDOWN_TIMEOUT if args.shutdown_timeout is None else args.shutdown_timeout
         ),
         store=_store_request(args, backend, job, env),
+        stdin=read_script(args, logger),
     )
 
 

@@ -10,6 +10,7 @@ connection has ended, the job ends on this node.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import math
@@ -77,12 +78,22 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os.environ.pop("PLAUNCH_EXIT_CODE", None)  # the command reduces the code of the job
     os.environ["PATH"] = begin_path(os.environ.get("PATH", os.defpath), sys.executable)
     os.chdir(folder)
+    if "stdin" in settings:
+        put_stdin(base64.b64decode(settings["stdin"]))
     reporter = Reporter(settings["nonce"], connection.stdout)
     agent = ConnectedAgent(reporter)
     connection.listen(agent)
     code = concluded(lambda: agent.run(settings["arguments"]), reporter.report_last_message)
     agent.report_end(code)
     end(code)
+
+
+def put_stdin(script: bytes) -> None:
+    """Let the agent read a script from its stdin, as the command has read it."""
+    with open(os.memfd_create("stdin"), "w+b") as file:
+        file.write(script)
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
 
 
 def describe_node(folder: str, script: str) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 import sys
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch import __version__
+from plaunch.cli import reads_stdin
 from plaunch.errors import UsageError
 
 from plaunch_engines.node_command import node_command
@@ -74,6 +76,7 @@ class JobPlan:
         silence_limit: seconds without a sign of the command after which agents end their workers;
             inf for never.
         store: the rendezvous store that this command may host, or None.
+        stdin: the script, if it comes from the stdin of this command; otherwise None.
     """
 
     job: str
@@ -97,6 +100,7 @@ class JobPlan:
     shutdown_timeout: float = 30.0
     silence_limit: float = math.inf
     store: OfferedStore | None = None
+    stdin: bytes | None = None
 
     @property
     def is_store_required(self) -> bool:
@@ -152,7 +156,13 @@ class JobPlan:
             options.append(f"--rdzv-conf={conf}")
         if address:
             options.append(f"--local-addr={address}")
-        return {"arguments": [*options, "--", *self.program], "env": dict(self.env)}
+        settings: dict[str, object] = {
+            "arguments": [*options, "--", *self.program],
+            "env": dict(self.env),
+        }
+        if self.stdin is not None:
+            settings["stdin"] = base64.b64encode(self.stdin).decode()
+        return settings
 
     def describe_problems(self, problems: Sequence[str]) -> str:
         """Return the message about nodes on which the job cannot start."""
@@ -245,6 +255,6 @@ def _is_typed(args: Arguments, option: Option) -> bool:
 def script_of(args: Arguments) -> str:
     """Return the file of the program; empty if it is a module or found in PATH."""
     program = args.training_script or ""
-    if args.module or (args.no_python and os.sep not in program):
+    if args.module or reads_stdin(args) or (args.no_python and os.sep not in program):
         return ""
     return str(program)

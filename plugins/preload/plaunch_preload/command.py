@@ -96,9 +96,15 @@ def split_command(command: Sequence[str]) -> Command:
                     place += 1  # the value is the next word
                 break
         place += 1
-    if place >= len(words) or words[place] == "-":
+    if place >= len(words):
         raise CommandError("Python is given no script")
+    return _of_script(words, place)
+
+
+def _of_script(words: list[str], place: int) -> Command:
     script = words[place]
+    if script == "-":
+        raise CommandError("the script comes from stdin, which only a fresh interpreter reads")
     if os.path.isdir(script) or script.endswith((".zip", ".pyz")):
         raise CommandError(f"{script!r} is a folder or an archive, and not a script")
     return Command(tuple(words[:place]), "script", script, tuple(words[place + 1 :]))

@@ -117,6 +117,7 @@ def _read(
     take_defaults(own)
     entrypoint, arguments = cli.worker_command(own)
     config = cli.config_from_args(own, manager)
+    config.stdin = cli.read_script(own, logger)
     if "OMP_NUM_THREADS" in config.worker_env:
         logger.info("OMP_NUM_THREADS is 1 for each worker, because it is not set")
     return config, entrypoint, arguments, manager
