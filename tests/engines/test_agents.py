@@ -155,10 +155,13 @@ def test_the_text_of_a_failure_may_be_long_but_not_endless(report, node):
 def test_its_last_messages_are_whole_and_few(report, node):
     report(kind="last_message", text="it took ", is_more=False)
     report(kind="last_message", text="3 s", is_more=True)
-    assert node.last_messages == ["it took 3 s"]
+    assert node.last_messages.texts == ["it took 3 s"]
     for _ in range(20):
         report(kind="last_message", text="another", is_more=False)
-    assert node.last_messages == ["another"] * 8
+    assert node.last_messages.texts == ["it took 3 s", *["another"] * 7]
+    for _ in range(100):
+        report(kind="last_message", text="x" * 300, is_more=True)
+    assert len(node.last_messages.texts[-1]) == 1 << 14
 
 
 def test_the_output_is_complete_with_the_last_record_of_each_stream(report, read, node, handle):

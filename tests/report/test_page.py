@@ -79,7 +79,7 @@ class Dom(HTMLParser):
 def load_page(browser, tmp_path):
     """Open a page in the browser and return its document."""
 
-    def open_(path, link=""):
+    def open_(path, link="", width=1300):
         done = subprocess.run(
             [
                 browser,
@@ -90,6 +90,7 @@ def load_page(browser, tmp_path):
                 "--disable-background-networking",
                 "--host-resolver-rules=MAP * ~NOTFOUND",
                 f"--user-data-dir={tmp_path / 'profile'}",
+                f"--window-size={width},1000",
                 "--virtual-time-budget=20000",
                 "--dump-dom",
                 f"file://{path}{link}",
@@ -148,6 +149,43 @@ def test_the_facts_of_a_run(runs, load_page):
     words = ("total", "noticing", "stopping", "waiting", "starting")
     assert [restarts[0][word] for word in words] == ["4.5 s", "0.5 s", "2 s", "1 s", "1 s"]
     assert len(dom.rows("events")) == EVENTS
+
+
+# Words that are on two lines, although they have nowhere to break.
+BROKEN = r"""
+addEventListener("load", () => {
+  const broken = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = texts.nextNode());) {
+    if (node.parentElement.closest("script, style, #charts")) continue;
+    for (const word of node.data.matchAll(/[\w.]+/g)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
+      if (lines.size > 1) broken.push(word[0]);
+    }
+  }
+  document.documentElement.dataset.broken = broken.join(" ");
+});
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1300, 1000, 800])
+def test_no_word_is_broken(runs, load_page, width):
+    runs.elastic()
+    path = report(runs)
+    page = path.read_text()
+    nonce = re.search(r"script-src 'nonce-([\w-]+)'", page).group(1)
+    path.write_text(page.replace("</body>", f'<script nonce="{nonce}">{BROKEN}</script></body>'))
+    assert load_page(path, width=width).root["data-broken"] == ""
+
+
+def test_the_index_and_the_ranks_of_a_node(runs):
+    runs.elastic()
+    nodes = Dom(report(runs).read_text()).rows("nodes")
+    found = [(row["node"], row["index"], row["ranks"]) for row in nodes[:3]]
+    assert found == [("a", "0", "0-1"), ("b", "1", "2-3"), ("c", "2", "4-5")]
 
 
 def test_of_many_restarts_the_longest_are_shown(runs):

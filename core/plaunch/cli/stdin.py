@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 from typing import TYPE_CHECKING
 
+from plaunch.durations import milliseconds
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def read_script(
         try:
             block = os.read(fd, _BLOCK)
         except BlockingIOError:  # a process that shares the descriptor made it non-blocking
-            _is_ready(fd, None)
+            _is_ready(fd, math.inf)
             continue
         except OSError as error:
             raise UsageError(
@@ -72,8 +74,8 @@ def read_script(
     return bytes(data)
 
 
-def _is_ready(fd: int, seconds: float | None) -> bool:
+def _is_ready(fd: int, seconds: float) -> bool:
     """Wait until there is something to read, or the end."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
-    return bool(poller.poll(None if seconds is None else seconds * 1000))
+    return bool(poller.poll(milliseconds(seconds)))

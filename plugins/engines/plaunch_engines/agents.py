@@ -35,7 +35,6 @@ _MAX_SHOWN = 500  # characters of such a line
 _STREAM_WAIT = 2.0  # seconds without output, after the exit of an agent whose streams stay open
 _BLOCK = 64 << 10  # bytes that are read at once: what a pipe holds
 _MAX_FAILURE = 1 << 20  # characters of a failure's text
-_MOST_LAST = 8  # messages of an agent that are shown below the report
 _MAX_EARLY = 16  # blocks of output before the settings that are discarded
 
 
@@ -66,6 +65,7 @@ class ConnectedNode:
         active_at: when something was read from it, or could have been but for a full output.
         news: how many records and ends of streams were read.
         is_counted: whether its loss has been handled.
+        last_messages: what it wants to be shown below the report.
     """
 
     def __init__(
@@ -80,24 +80,21 @@ class ConnectedNode:
         self.active_at = clock()
         self.news = 0
         self.is_counted = False
+        self.last_messages = records.LastMessages()
         self._handle = handle
         self._ready_until = ready_until
         self._clock = clock
         self._hello: dict[str, Any] = {}
         self._failure: AgentFailure | None = None
         self._end: dict[str, Any] = {}
-        self._last_messages: list[str] = []
         self._round_at = 0.0
         self._ended_at = math.inf
         self._exitcode: int | None = None
         self._exited_at = 0.0
-        self._has_begun = False
-        self._is_replaced = False
+        self._has_begun = self._is_stopped = self._is_replaced = False
         self._facts: NodeFacts | None = None  # until something changes
-        self._is_stopped = False
-        self._problem = ""
+        self._problem = self._failure_text = ""
         self._nonce = secrets.token_hex(16)
-        self._failure_text = ""
         self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
         self._has_whole_output = False
         self._lines = 0  # of its output, so far
@@ -316,11 +313,6 @@ class ConnectedNode:
             return ""
         return f"{self.name} after {self._lines} lines"
 
-    @property
-    def last_messages(self) -> list[str]:
-        """Its messages that are shown below the report."""
-        return self._last_messages
-
     def note_replaced(self) -> None:
         """Take note that another node was started in its place."""
         self._is_replaced, self._facts = True, None
@@ -400,11 +392,7 @@ class ConnectedNode:
                 self._failure = AgentFailure(**known, reported_at=self._clock())
                 self._failure_text = ""
             case "last_message":
-                begun = (
-                    self._last_messages.pop() if self._last_messages and record["is_more"] else ""
-                )
-                last = (begun + record["text"])[:_MAX_FAILURE]
-                self._last_messages = [*self._last_messages, last][-_MOST_LAST:]
+                self.last_messages.add(record["text"], is_more=record["is_more"])
             case "end":
                 self.code, self._end = record["code"], record
                 self._ended_at = self._clock()

@@ -308,7 +308,7 @@ class JobDriver:
             PlaunchError: this command has ended the job.
         """
         # Accounts of the time differ by tenths of a second: that of one node is enough.
-        for text in next(filter(None, (node.last_messages for node in self._nodes)), ()):
+        for text in next(filter(None, (node.last_messages.texts for node in self._nodes)), ()):
             CONSOLE.say_last(text)
         if ending.failure is not None:
             self._output.say(_describe_failure(ending, self._nodes.facts()), "ERROR")

@@ -31,6 +31,7 @@ MAX_LINE = 64 << 10  # bytes; a longer line of text is passed on in parts
 # of Linux), less room for a message that is written with it.
 MAX_RECORD = 3800
 _MAX_SHOWN = 500  # characters of a text of a record that stands in a message
+_MOST_LAST, _MAX_LAST = 8, 1 << 14  # messages below the report, and characters of each
 _MARK = b"\x1eplaunch "
 MAX_PART = 300  # characters of a text, of which JSON needs up to twelve bytes each
 
@@ -197,6 +198,24 @@ def encode_last_message(nonce: str, text: str) -> bytes:
     starts = range(0, len(text), MAX_PART)
     fields = ({"text": text[at : at + MAX_PART], "is_more": at > 0} for at in starts)
     return b"".join(encode(nonce, kind="last_message", **one) for one in fields)
+
+
+class LastMessages:
+    """The messages of an agent that are shown below the report; the first ones, if there are many.
+
+    Attributes:
+        texts: the messages.
+    """
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def add(self, text: str, *, is_more: bool) -> None:
+        """Add the text of a record, which may continue that of the one before."""
+        if is_more and self.texts:
+            self.texts[-1] = (self.texts[-1] + text)[:_MAX_LAST]
+        elif len(self.texts) < _MOST_LAST:
+            self.texts.append(text)
 
 
 def find_problem(record: Mapping[str, Any]) -> str:

@@ -250,7 +250,8 @@ class Spans:
     def _failed(self, metadata: Mapping[str, Any], now: int) -> None:
         attributes = _attributes(metadata)
         attributes["exception.type"] = str(metadata.get("signal_name") or "plaunch.WorkerFailure")
-        attributes["exception.message"] = str(metadata.get("message") or _exit(metadata))
+        message = metadata.get("message") or metadata.get("headline") or _exit(metadata)
+        attributes["exception.message"] = str(message)
         attributes["exception.stacktrace"] = str(metadata.get("last_lines") or "")
         if metadata.get("failed_host") == metadata.get("host") and _pid(metadata) in self._ended:
             span, end = self._ended.pop(_pid(metadata))

@@ -166,6 +166,8 @@ def failure_metadata(rank: int, failure: ProcessFailure) -> Metadata:
     """The metadata of the failure of a global rank."""
     from plaunch.process import shorten  # failures only
 
+    # That it has exited is in other keys.
+    message = "" if failure.message == failure.exit_sentence() else end_of(failure.text)
     lines = shorten([line.rstrip("\r\n") for line in failure.last_lines], _MAX_LINES, MAX_TEXT)
     return {
         "global_rank": rank,
@@ -173,7 +175,7 @@ def failure_metadata(rank: int, failure: ProcessFailure) -> Metadata:
         "worker_pid": failure.pid,
         "exit_code": failure.exitcode,
         "signal_name": signal_name(failure.exitcode),
-        "message": end_of(failure.text),
+        "message": message,
         "headline": failure.headline,
         "place": failure.place,
         "error_file": None if failure.error_file == _NO_FILE else failure.error_file,

@@ -132,7 +132,8 @@ class NodeSummary:
     label: str
     host: str
     pid: int
-    group_ranks: list[int]
+    group_ranks: list[int]  # its index, in each of its rounds
+    ranks: list[str]  # those of its workers, in each of its rounds
     local_world_size: int
     begin: float
     end: float

@@ -108,12 +108,13 @@ class SummaryBuilder:
             seconds = {
                 name: finished.seconds(f"seconds_{name}") for name in (*TIME_CATEGORIES, "total")
             }
-        ranks = [record.number("group_rank") for record in agent.all("rendezvous.completed")]
+        formed = agent.all("rendezvous.completed")
         return NodeSummary(
             label=self._label(index),
             host=agent.host,
             pid=agent.pid,
-            group_ranks=ranks,
+            group_ranks=[record.number("group_rank") for record in formed],
+            ranks=[record.text("ranks") for record in formed],
             local_world_size=_local_world_size(agent, started),
             begin=self._time(index, agent.first),
             end=self._time(index, agent.latest),

@@ -11,6 +11,7 @@ from plaunch.process import ProcessFailure
 from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_report.failure_bundle.gathering import File, MissingError, gather
 from plaunch_report.failure_bundle.logs import AttemptFiles, find_folders, read_last_lines
+from plaunch_report.failure_bundle.oom_kills import JobProcesses
 from plaunch_report.failure_bundle.system import find_kernel_lines, find_versions, select_lines
 
 
@@ -95,12 +96,14 @@ KERNEL = """\
  SUBSYSTEM=pci
 6,3,3500000,-;python[4242]: segfault at 0 ip 00 sp 00 error 4
 6,4,4000000,-;python[42420]: segfault at 0 ip 00 sp 00 error 4
-3,5,5000000,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=9
+3,5,5000000,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=4242
+3,5,5000000,-;oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/another/job,task=python,pid=9
 6,6,6000000,-;task pid 4242 did something
 """
 
 
-def test_lines_of_the_kernel(tmp_path):
+def test_lines_of_the_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(JobProcesses, "here", lambda pids: JobProcesses(pids, "/this/job"))
     # A device gives one record at a time, which a pipe does as long as somebody writes so.
     log = str(tmp_path / "kmsg")
     os.mkfifo(log)
@@ -118,7 +121,7 @@ def test_lines_of_the_kernel(tmp_path):
     assert lines == [
         "[2.000000] NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus",
         "[3.500000] python[4242]: segfault at 0 ip 00 sp 00 error 4",
-        "[5.000000] oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=9",
+        "[5.000000] oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=4242",
         "[6.000000] task pid 4242 did something",
     ]
     assert found[0].data.startswith(b"the launch began at about 3 s of the kernel's clock")
@@ -137,6 +140,17 @@ def test_a_kernel_log_without_such_lines(tmp_path):
     (tmp_path / "kmsg").touch()
     with pytest.raises(MissingError, match="has no line about these processes"):
         list(find_kernel_lines({4242}, 3.0, str(tmp_path / "kmsg")))
+
+
+def test_what_is_left_out_of_the_kernel_log_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(JobProcesses, "here", lambda pids: JobProcesses(pids, "/this/job"))
+    log = tmp_path / "kmsg"
+    os.mkfifo(log)
+    keep = os.open(log, os.O_RDWR)
+    os.write(keep, b"3,5,5000000,-;oom-kill:task_memcg=/another/job,task=python,pid=9\n")
+    with pytest.raises(MissingError, match=r"has no line .*whose lines are left out: 1$"):
+        list(find_kernel_lines({4242}, 3.0, str(log)))
+    os.close(keep)
 
 
 def test_only_whole_numbers_are_processes():

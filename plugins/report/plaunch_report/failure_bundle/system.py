@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch import __version__
 
 from plaunch_report.failure_bundle.gathering import File, MissingError
+from plaunch_report.failure_bundle.oom_kills import JobProcesses, KillSorter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ MAX_LINES = 500  # lines
 _RECORD = 1 << 14  # bytes; records of the kernel are at most 8 KiB long
 _DMESG_TIMEOUT = 5.0  # seconds
 _RELEVANT = re.compile(
-    r"oom[-_ ]|out of memory|killed process|NVRM|\bXid\b|amdgpu|machine check|\bMCE\b"
+    r"oom[-_ .]|out of memory|killed process|NVRM|\bXid\b|amdgpu|machine check|\bMCE\b"
     r"|blocked for more than|I/O error",
     re.IGNORECASE,
 )
@@ -38,6 +39,8 @@ _FILES = {"driver": "/proc/driver/nvidia/version", "AMD driver": "/sys/module/am
 def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> Iterator[File]:
     """A file with the lines of the kernel's log about the job since the launch began.
 
+    Processes of other jobs that the kernel has killed for lack of memory are counted only.
+
     Args:
         pids: the process ids of the job.
         began: when the launch began, in seconds of the monotonic clock.
@@ -46,14 +49,23 @@ def find_kernel_lines(pids: Collection[int], began: float, log: str = LOG) -> It
     Raises:
         MissingError: it cannot be read, or has no such line.
     """
-    found = select_lines(_lines(log), pids, began)
+    job = JobProcesses.here(pids)
+    kills = KillSorter(job)
+    found = [*kills.select(select_lines(_lines(log), job.pids, began))]
+    notes = [*kills.describe()]
     if not found:
         raise MissingError(
-            "the kernel's log has no line about these processes, memory or devices since the "
-            "launch began"
+            "; ".join(
+                (
+                    "the kernel's log has no line about these processes, memory or devices since "
+                    "the launch began",
+                    *notes,
+                )
+            )
         )
     now = time.monotonic()
-    head = f"the launch began at about {began:.0f} s of the kernel's clock; now it is {now:.0f} s\n"
+    clock = f"the launch began at about {began:.0f} s of the kernel's clock; now it is {now:.0f} s"
+    head = "".join(f"{line}\n" for line in (clock, *notes))
     note = f"the last {MAX_LINES} lines" if len(found) > MAX_LINES else ""
     yield File("kernel.txt", (head + "".join(found[-MAX_LINES:])).encode(errors="replace"), note)
 
