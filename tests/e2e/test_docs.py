@@ -59,6 +59,19 @@ def test_there_are_pages_with_commands_to_try():
     assert ROOT / "docs/tutorial.md" in PAGES
 
 
+def test_no_page_kills_processes_by_a_pattern():
+    """It may hit the training of somebody else."""
+    by_pattern = re.compile(r"\b(?:pgrep|pkill|killall|pidof)\b")
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")]
+    found = [
+        line
+        for path in pages
+        for line in path.read_text().splitlines()
+        if by_pattern.search(line) and "does not hit it" not in line  # what the guard survives
+    ]
+    assert found == []
+
+
 class Shell:
     """Runs scripts, each in its own session and in the folder where the last one ended."""
 

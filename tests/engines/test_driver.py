@@ -1,5 +1,6 @@
 """`JobDriver` starts agents, waits for all of them, and decides how the job ended."""
 
+import base64
 import contextlib
 import json
 import math
@@ -12,6 +13,8 @@ import time
 
 import pytest
 from plaunch._version import __version__
+from plaunch.cli import STDERR as CONSOLE
+from plaunch.cli import concluded
 from plaunch.errors import ExitCode, UsageError
 from plaunch_engines.driver import STOPS, JobDriver, handled
 from plaunch_engines.errors import CommandSuspendedError, NodesLostError, StartError
@@ -339,6 +342,45 @@ def test_the_first_failure_is_reported_once():
     code, output = drive(FakeEngine(other, failing(3)), plan(2))
     assert code == 3
     assert output.messages[1:] == ["exit 3"]
+
+
+def test_the_last_messages_of_one_node_come_below_the_report(capfd):
+    def taking(seconds):
+        def agent(handle):
+            handle.hello()
+            handle.receive()
+            handle.report(kind="last_message", text=f"it took {seconds} s", is_more=False)
+            handle.report(
+                kind="failure", text="it failed", code=3, is_first=True, is_of_workers=True,
+                is_consequence=False,
+            )  # fmt: skip
+            handle.end(3)
+            return 3
+
+        return agent
+
+    def launch():
+        code, output = drive(FakeEngine(taking(7), taking(8)), plan(2))
+        CONSOLE.say(output.messages[-1])
+        raise SystemExit(code)
+
+    assert concluded(launch) == 3
+    assert capfd.readouterr().err == "plaunch: it failed\nplaunch: it took 7 s\n"
+
+
+def test_each_agent_gets_the_script_from_stdin():
+    settings = []
+
+    def agent(handle):
+        handle.hello()
+        settings.append(handle.receive())
+        handle.run()
+        handle.end(0, "succeeded")
+        return 0
+
+    code, _ = drive(FakeEngine(agent, agent), plan(2, stdin=b"print(1)"))
+    assert code == 0
+    assert [base64.b64decode(one["stdin"]) for one in settings] == [b"print(1)"] * 2
 
 
 def test_the_report_of_a_failure_follows_all_output():
