@@ -16,7 +16,7 @@ from plaunch.agent.worker import check_workers
 from plaunch.cli.console import STDERR
 from plaunch.cli.file_systems import await_file_system
 from plaunch.cli.script import run_script_path
-from plaunch.cli.stdin import STDIN
+from plaunch.cli.stdin import STDIN, refuse_to_run_path
 from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
@@ -341,10 +341,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
             f"--run-path and --module contradict each other for {script!r}: leave one out"
         )
     if args.run_path:
-        if script == STDIN:
-            raise UsageError(
-                "--run-path runs a file, and '-' is a script from stdin; leave one of them out"
-            )
+        refuse_to_run_path(script)
         _check_file(script, args)
         return run_script_path, [script, *rest]
     if args.no_python:

@@ -26,6 +26,18 @@ def reads_stdin(args: Arguments) -> bool:
     return args.training_script == STDIN and not other
 
 
+def refuse_to_run_path(script: str) -> None:
+    """Refuse a script from stdin with `--run-path`.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if script == STDIN:
+        raise UsageError(
+            "--run-path runs a file, and '-' is a script from stdin; leave one of them out"
+        )
+
+
 def read_script(
     args: Arguments, logger: logging.Logger, fd: int = 0, silence: float = 3.0
 ) -> bytes | None:
