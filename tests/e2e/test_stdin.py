@@ -16,7 +16,7 @@ import json, os, sys
 names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
 facts = {name: os.environ[name] for name in names}
 facts |= {"argv": sys.argv, "path": sys.path[0], "rest": sys.stdin.read(), "name": __name__}
-print(json.dumps(facts), flush=True)
+print(json.dumps(facts) + "\\n", end="", flush=True)  # one write
 if facts["RANK"] == "1" and facts["TORCHELASTIC_RESTART_COUNT"] == "0":
     raise ValueError("no luck")
 """
