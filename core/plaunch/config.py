@@ -185,6 +185,10 @@ class LaunchConfig(Record):
         if self.start_timeout is not None:
             LIMIT.check(self.start_timeout, "start_timeout (--start-timeout)")
 
+    def worker_variables(self) -> dict[str, str]:
+        """Return the variables that a launch with these settings adds for all workers."""
+        return {SIGNALS_VARIABLE: self.signals_to_handle, **self.worker_env}
+
     def settings(self) -> dict[str, object]:
         """Return the fields by name, for plugins."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -230,6 +234,10 @@ def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
     if text is None:
         return SHUTDOWN_TIMEOUT
     return PATIENCE.read(text, f"variable {SHUTDOWN_TIMEOUT_VARIABLE}")
+
+
+NO_RUN_ID = "none"  # the default of the command line, as in torchrun
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"  # torchrun sets it for its workers, too
 
 
 def make_run_id() -> str:

@@ -83,6 +83,7 @@ POLLED_WORKERS = "plaunch_torchrun.polled_workers:PolledWorkers"
 RANKS_THROUGH_STORE = "plaunch_torchrun.round_store:assign_ranks"
 WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"
 # Adapters for packages that list torch's own types in torchrun's two entry-point groups.
+TORCHRUN_IMPORTS = "plaunch_torchrun.bridges:import_rendezvous"
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # The adapter for an object of torch's `LogsSpecs` that a program gives to a context.

@@ -240,6 +240,16 @@ def test_standalone_overrides_with_a_warning(caplog):
     assert "overrides --rdzv-backend, --rdzv-id, --nnodes, --master-port" in caplog.text
 
 
+def test_a_port_that_is_not_used_need_not_be_one(caplog):
+    assert config("--standalone", "--master-port=123456").rdzv_endpoint == ""
+    assert "overrides --master-port" in caplog.text
+    config("--rdzv-backend=other", "--master-port=123456")
+    assert "'other' does not use --master-port" in caplog.text
+    assert config("--rdzv-endpoint=a:1", "--master-port=123456").rdzv_endpoint == "a:1"
+    with pytest.raises(UsageError, match="--master-port is 123456, which is not a port number"):
+        config("--master-port=123456")
+
+
 def test_several_workers_get_one_thread_each_by_default(monkeypatch):
     assert config("--nproc-per-node=2").worker_env == {"OMP_NUM_THREADS": "1"}
     monkeypatch.setenv("OMP_NUM_THREADS", "4")

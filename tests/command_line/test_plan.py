@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import pytest
 from plaunch.cli import run
-from plaunch.errors import PlaunchError
+from plaunch.errors import PlaunchError, UsageError
 
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
@@ -163,6 +164,49 @@ def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch)
     (tmp_path / "x").touch()
     with pytest.raises(PlaunchError, match=message):
         run(["--dry-run", *argv])
+
+
+C10D = "--rdzv-backend=c10d"
+ETCD = "--rdzv-backend=etcd-v2"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([C10D, "--rdzv-conf=join_timout=3"], "did you mean 'join_timeout'"),
+        ([C10D, "--rdzv-conf=read_timeout=soon"], "read_timeout"),
+        ([C10D, "--rdzv-conf=store=nope"], "'nope'; choose from job, torch"),
+        ([C10D, "--rdzv-conf=store_type=file", "--rdzv-endpoint=/proc/x/y"], "cannot be a file"),
+        ([C10D, "--rdzv-conf=token_file=/nowhere"], "token file '/nowhere'"),
+        ([C10D, "--rdzv-conf=is_host=false", "--rdzv-endpoint=node0:0"], "has no port"),
+        ([C10D, "--rdzv-endpoint=tcp://localhost:0"], "begins with a protocol"),
+        ([C10D, "--rdzv-endpoint=~:123"], "neither a name nor an address"),
+        (["--rdzv-endpoint=node0"], "has no port that all nodes know"),
+        (["--master-port=123456"], "--master-port is 123456"),
+        (["--nnodes=2", "--master-addr=a b"], "neither a name nor an address"),
+        ([ETCD, "--rdzv-endpoint=a:b:c"], "is not a number"),
+        ([ETCD, "--rdzv-endpoint=tcp://a"], "'tcp'"),
+        ([ETCD, "--rdzv-conf=job_ttl=1"], "job_ttl"),
+    ],
+)
+@pytest.mark.parametrize("command", ["--dry-run", "launch"])
+def test_what_a_backend_refuses(argv, message, command, tmp_path):
+    if ETCD in argv:
+        pytest.importorskip("grpc")
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('it was started')")
+    words = [command, *argv] if command != "launch" else argv
+    with pytest.raises(UsageError, match=re.escape(message)):
+        run([*words, str(script)])
+
+
+def test_a_token_that_the_backend_does_not_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_RDZV_TOKEN", "x" * 32)
+    script = tmp_path / "train.py"
+    script.touch()
+    static = ["--nnodes=2", "--master-addr=127.0.0.1", "--node-rank=0"]
+    with pytest.raises(UsageError, match="does not sign"):
+        run(["--dry-run", *static, str(script)])
 
 
 def test_the_host_of_the_workers_store(plan_of):

@@ -89,6 +89,25 @@ def test_a_broken_lifecycle_plugin_does_not_break_the_others(site) -> None:
     assert rows["good:good"].status == "ready"
 
 
+def test_an_unknown_group_is_listed(site) -> None:
+    site.install("acme", {"plaunch.logs_spec": {"mine": "mod:Specs"}}, version="2.0", mod="1 / 0")
+    row = listed(site)["acme:mine"]
+    assert (row.kind, row.version, row.status) == ("plaunch.logs_spec", "2.0", "broken")
+    assert row.detail == (
+        "plaunch has no entry-point group 'plaunch.logs_spec'; did you mean 'plaunch.logs_specs'?"
+    )
+
+
+def test_logs_specs_of_both_groups(site) -> None:
+    source = "from plaunch_logs_default import DefaultLogsSpecs as Specs"
+    for group in ("plaunch", "torchrun"):
+        entries = {f"{group}.logs_specs": {f"of_{group}": f"mod_{group}:Specs"}}
+        site.install(group[::-1], entries, **{f"mod_{group}": source})
+    rows = listed(site)
+    found = {(row.kind, row.name, row.status) for row in rows.values()}
+    assert found == {("logs_specs", f"of_{each}", "ready") for each in ("plaunch", "torchrun")}
+
+
 def test_an_interrupted_list_is_not_a_broken_plugin(site) -> None:
     site.install("bad", {COUNTS: {"bad": "mod_bad:count"}}, mod_bad="raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):

@@ -31,7 +31,7 @@ import plaunch.process
 import plaunch.rendezvous
 import plaunch_events
 import plaunch_membership
-import plaunch_rendezvous_c10d.backend
+import plaunch_rendezvous_c10d.options
 import pytest
 from plaunch.plugin import KINDS, LIFECYCLE
 from plaunch_membership.options import Timing
@@ -204,7 +204,7 @@ def test_every_option_of_c10d_is_listed():
     page = (ROOT / "docs/multi-node.md").read_text()
     own = page.partition("These are `c10d`'s own:")[2].partition("##")[0]
     listed = re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE)
-    assert sorted(listed) == sorted(plaunch_rendezvous_c10d.backend._OPTIONS)
+    assert sorted(listed) == sorted(plaunch_rendezvous_c10d.options.OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -280,3 +280,12 @@ def test_they_are_refused_without_torch():
     )
     done = run_python("-c", code)
     assert (done.stdout, done.stderr.count("4 nodes (--nnodes)")) == ("2 False\n", 1), done.stderr
+
+
+@pytest.mark.parametrize(("nodes", "is_shared"), [(1, False), (2, True)])
+def test_a_missing_run_id(nodes, is_shared):
+    """All nodes of a job need the same one."""
+    config = LaunchConfig(nodes, nodes, 1, rdzv_backend="nope")
+    with pytest.raises(UsageError):
+        launch_agent(config, "true", [])
+    assert (config.run_id == "none") is is_shared

@@ -224,6 +224,9 @@ def test_this_machine_by_name(monkeypatch):
         ("[::1]:1234", ("::1", 1234)),
         ("[fe80::1]", ("fe80::1", 29400)),
         ("fe80::1", ("fe80::1", 29400)),
+        ("[fe80::1%eth0]:7", ("fe80::1%eth0", 7)),
+        ("my_host.example.org", ("my_host.example.org", 29400)),
+        ("größe:1", ("größe", 1)),
     ],
 )
 def test_endpoints(text, expected):
@@ -231,7 +234,12 @@ def test_endpoints(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["node0:", "node0:abc", "node0:65536", "node0:-1", ":1234", "[::1", "[::1]1234", "n:²"]
+    "text",
+    [
+        *("node0:", "node0:abc", "node0:65536", "node0:-1", ":1234", "[::1", "[::1]1234", "n:²"),
+        *("tcp://localhost:0", "http://", "~:123", "a:1:2", "my node:1", "a,b:1", "[]:1", "a\0:1"),
+        *("[a:b]:1", "::1%", "::1%a/b", "user@node0:1"),
+    ],
 )
 def test_malformed_endpoints(text):
     with pytest.raises(UsageError, match="endpoint"):

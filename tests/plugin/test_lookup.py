@@ -57,6 +57,16 @@ def install_hooks(site, distribution: str, name: str, offer: str = "{}") -> None
 # --- installed ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["mine", "acme:mine"])
+def test_a_name_in_an_unknown_group_is_explained(site, name) -> None:
+    site.install("acme", {"plaunch.logs_spec": {"mine": "mod:Specs"}}, mod="1 / 0")
+    fault = "'acme' lists it, but plaunch has no entry-point group 'plaunch.logs_spec'; did you"
+    with pytest.raises(UnknownNameError, match=f"is unknown .*{fault}"):
+        site.manager().get(LOGS_SPECS, name)
+    with pytest.raises(UnknownNameError, match=f"neither an installed plugin .*{fault}"):
+        site.manager(name)
+
+
 def test_the_house_is_built_from_its_own_bricks() -> None:
     manager = plugin_manager()
     assert {kind.name: manager.names(kind) for kind in KINDS} == {

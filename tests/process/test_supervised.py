@@ -21,6 +21,7 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process import SubprocessContext, supervised
+from plaunch.process import context as context_module
 from plaunch.process.proc import read_state
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
 from plaunch.process.stopping.tree import ProcessTree
@@ -401,6 +402,52 @@ def test_an_interrupted_stop_leaves_no_process(run_deaf):
         signal.signal(signal.SIGALRM, previous)
     assert is_gone(pid)
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
+
+
+class InterruptAtLine(BaseException):
+    pass
+
+
+def close_interrupted(context, number):
+    """Close, with an interrupt at the given one of the lines that are executed; None if after."""
+    lines = set()
+    files = {context_module.__file__, supervised.__file__}
+    at = None
+
+    def trace(frame, event, arg):
+        nonlocal at
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line" and at is None:
+            lines.add((frame.f_code, frame.f_lineno))
+            if len(lines) > number:
+                at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise InterruptAtLine
+        return trace
+
+    sys.settrace(trace)
+    try:
+        context.close(timeout=0.01)
+    except InterruptAtLine:
+        assert at is not None
+    finally:
+        sys.settrace(None)
+    return at
+
+
+@pytest.mark.slow
+def test_an_interrupt_at_any_line_of_close_leaves_no_process(contexts):
+    """The first line is before the context can notice an interrupt."""
+    number, at = 1, ""
+    while at is not None:
+        args, specs = {0: ("100",)}, NoFiles(error_files={})
+        context = SubprocessContext("job", "sleep", args, {0: {}}, specs, handle_signals=False)
+        contexts.append(context)
+        context.start()
+        (pid,) = context.pids().values()
+        at = close_interrupted(context, number)
+        assert is_gone(pid), at
+        number += 1
 
 
 def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypatch):

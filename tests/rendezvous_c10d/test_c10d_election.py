@@ -130,12 +130,25 @@ def test_a_connection_that_has_the_port_is_only_a_delay(prepare, is_host):
         assert backend.hosts_store()
 
 
-def test_one_that_should_host_reports_a_host_that_was_faster(prepare, lose):
+def test_one_that_should_host_joins_an_agent_that_was_faster(prepare, lose):
     endpoint = f"127.0.0.1:{free_port()}"
     lose(1)
     with prepare(endpoint, max_nodes=2, is_host=True) as first, prepare(endpoint, max_nodes=2):
-        with pytest.raises(UsageError, match=r"port is taken by pid \d+ "):
-            first.connect()
+        first.connect().set("key", b"x")
+        assert not first.hosts_store()
+
+
+def test_of_two_that_should_host_one_joins(prepare, store):
+    """torchrun's second agent fails then, and the first one waits for it."""
+    endpoint = f"localhost:{free_port()}"
+    config = {"store": store, "is_host": True}
+    with (
+        prepare(endpoint, max_nodes=2, **config) as first,
+        prepare(endpoint, max_nodes=2, **config) as second,
+    ):
+        first.connect().set("key", b"x")
+        assert second.connect().multi_get(["key"]) == [b"x"]
+        assert (first.hosts_store(), second.hosts_store()) == (True, False)
 
 
 def test_a_node_that_no_host_answers_any_more_takes_over_before_it_has_joined(prepare, store):

@@ -30,6 +30,13 @@ DIFFERENT = {
             "the loop joins rounds on a thread, without `_rendezvous`",
         ),
     },
+    "endpoints": {
+        "also '::1'": ([":", 1], ["::1", 29], "an IPv6 address without brackets has no port"),
+        "also 'fe80::1'": (["fe80:", 1], ["fe80::1", 29], "the same"),
+        "also 'host:1:2'": (["host:1", 2], "ValueError", "no host has a colon in its name"),
+        "also 'fe80::1%eth0'": ("ValueError", ["fe80::1%eth0", 29], "link-local addresses"),
+        "also '[fe80::1%eth0]:3'": ("ValueError", ["fe80::1%eth0", 3], "the same"),
+    },
     "events_record": {"more": ([False] * 2, [True] * 2, "plaunch's events have more fields")},
     "launch_config": {
         "conf": ({"timeout": 900}, {}, "nothing is added to rdzv_configs"),

@@ -276,3 +276,24 @@ def test_both_work_from_the_command_line(tmp_path) -> None:
     run_python(*command, env=environ, check=True, timeout=100, cwd=tmp_path)
     shown = [(logs / f"{rank}.out").read_text().split() for rank in (0, 1)]
     assert shown == [[rank, "2", "0", "127.0.0.1", "23456"] for rank in "01"]
+
+
+# As packages for torchrun begin: they are the first to import torch's rendezvous package, which
+# imports all packages of its group.
+HANDLERS = """
+from torch.distributed.elastic.rendezvous import RendezvousHandler
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+def get(): return lambda params: None
+"""
+SELECTED = """
+from plaunch.plugin import RENDEZVOUS, PluginManager
+PluginManager.create().get(RENDEZVOUS, "acme")
+"""
+
+
+@pytest.mark.slow
+def test_torch_imports_the_packages_of_its_group_first(site) -> None:
+    site.install("acme", {"torchrun.handlers": {"acme": "mod:get"}}, mod=HANDLERS)
+    environ = {**os.environ, "PYTHONPATH": str(site.folder)}
+    done = run_python("-c", SELECTED, env=environ, check=True)
+    assert "Traceback" not in done.stderr

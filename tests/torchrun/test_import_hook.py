@@ -172,6 +172,60 @@ print(json.dumps(facts))
     }
 
 
+PATCHED_BEFORE = """
+import torch.distributed.run as run
+run.elastic_launch = lambda config, entrypoint: lambda *args: print("mine", len(args))
+run.get_rdzv_endpoint = lambda args: "nowhere"
+import plaunch_torchrun; plaunch_torchrun.install()
+import torch.distributed.run as again
+import plaunch_torchrun.run
+again.main(["worker.py"])
+del again.elastic_launch
+print(plaunch_torchrun.run.elastic_launch.__name__)
+again.main(["worker.py"])
+"""
+
+
+def test_names_that_were_assigned_before(folder):
+    done = run(folder, "-c", PATCHED_BEFORE)
+    said = sorted(done.stdout.splitlines())  # the worker does not wait for the caller's buffer
+    assert said == ["0 of 1, plaunch", "TorchTypedLaunch", "mine 2"], done.stderr
+    assert "has replaced torch.distributed.run.get_rdzv_endpoint, which plaunch" in done.stderr
+
+
+IMPORTED_LATER = """
+import plaunch_torchrun; plaunch_torchrun.install()
+import torch.distributed.launcher.api as api
+api.elastic_launch = lambda config, entrypoint: lambda *args: print("mine", len(args))
+import torch.distributed.run as run
+run.main(["worker.py"])
+"""
+
+
+def test_a_name_that_another_module_imports(folder):
+    done = run(folder, "-c", IMPORTED_LATER)
+    assert done.stdout == "mine 2\n", done.stderr
+
+
+OWN_AGENT = """
+import plaunch_torchrun; plaunch_torchrun.install()
+import torch.distributed.launcher.api as api, torch.distributed.run as run
+from plaunch_torchrun.elastic.agent import LocalElasticAgent
+class Mine(LocalElasticAgent):
+    def _start_workers(self, group):
+        print("mine", flush=True)
+        return super()._start_workers(group)
+api.LocalElasticAgent = Mine
+run.main(["worker.py"])
+"""
+
+
+def test_an_agent_derived_from_plaunchs(folder):
+    done = run(folder, "-c", OWN_AGENT)
+    assert done.stdout.splitlines() == ["mine", "0 of 1, plaunch"], done.stderr
+    assert "has replaced" not in done.stderr
+
+
 def test_the_exit_code_and_the_report_are_plaunchs(folder):
     (folder / "worker.py").write_text("raise SystemExit(17)")
     (folder / "caller.py").write_text(FABRIC)

@@ -48,11 +48,9 @@ def test_several_nodes_need_an_endpoint():
         get_rendezvous_handler(RendezvousParameters("c10d", "", "job", 1, 2))
 
 
-def test_an_installed_backend_comes_first(known):
+def test_a_registered_backend_replaces_an_installed_one(known):
     known.register("static", Handler)
-    handler = get_rendezvous_handler(parameters("static"))
-    assert isinstance(handler, SingleNodeRendezvous)
-    handler.shutdown()
+    assert isinstance(get_rendezvous_handler(parameters("static")), Handler)
 
 
 def test_another_creator_of_the_same_name(known):
@@ -93,4 +91,26 @@ def test_a_backend_registered_with_torch(known, monkeypatch):
     api.rendezvous_handler_registry.register("custom", create)
     handler = create_manager("custom").get(RENDEZVOUS, "custom")(parameters("custom"))
     assert handler.get_backend() == "custom"
+    assert isinstance(seen[0], api.RendezvousParameters)
+
+
+def test_torchs_own_handlers_are_not_used(known, monkeypatch):
+    registry = pytest.importorskip("torch.distributed.elastic.rendezvous.registry")
+    assert registry
+    handler = get_rendezvous_handler(parameters("static"))
+    assert isinstance(handler, SingleNodeRendezvous)
+    handler.shutdown()
+
+
+def test_a_builtin_name_registered_with_torch(known, monkeypatch):
+    pytest.importorskip("torch.distributed.elastic.rendezvous.registry")
+    api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+    seen = []
+
+    def create(params):
+        seen.append(params)
+        return Handler(params)
+
+    monkeypatch.setitem(api.rendezvous_handler_registry._registry, "c10d", create)
+    create_manager("c10d").get(RENDEZVOUS, "c10d")(parameters("c10d"))
     assert isinstance(seen[0], api.RendezvousParameters)

@@ -110,10 +110,12 @@ class Invocation:
         Raises:
             PlaunchError: the launch would not start.
         """
-        from plaunch.launch.prepare import prepare  # commands only
+        from plaunch.launch.prepare import check_rendezvous, prepare  # commands only
 
         with manager.naming_plugins():
-            return prepare(config, manager)
+            components = prepare(config, manager)
+            check_rendezvous(config, manager, components.restart_policy)
+            return components
 
     def name_sources(self, text: str) -> str:
         """Return a message about options with the variables or files that set them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli.console import COLORS, FORMATS
 from plaunch.durations import EXIT_BARRIER_TIMEOUT, LIMIT, PATIENCE, PERIOD
-from plaunch.options import Option, integer, port, port_range, seconds, words
+from plaunch.options import Option, integer, port_range, seconds, words
 from plaunch.plugin import kinds
 from plaunch.process.components import START_METHODS
 from plaunch.process.signals import DEFAULT_SIGNALS
@@ -109,7 +109,7 @@ RENDEZVOUS = (
         "port of the workers' store on node 0, for the static backend (default: a free one on one "
         "node, 29500 on several)",
         metavar="PORT",
-        read=port,
+        read=integer,  # only where it is used must it be a port, as in torchrun
         is_shared=True,
     ),
     Option(

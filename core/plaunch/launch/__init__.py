@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plaunch.config import make_run_id
+from plaunch.config import NO_RUN_ID, make_run_id
 from plaunch.errors import UsageError
 from plaunch.launch.prepare import LaunchRequest, prepare
 from plaunch.launch.session import LaunchSession
@@ -13,7 +13,7 @@ from plaunch.plugin.manager import PluginManager
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.agent.local import HealthServer
+    from plaunch.agent.local import HealthServer, LocalElasticAgent
     from plaunch.config import LaunchConfig
 
 
@@ -59,11 +59,13 @@ def launch_agent(
     manager: PluginManager | None = None,
     show: Callable[[str, str], None] | None = None,
     started: Callable[[], None] | None = None,
+    agent_class: type[LocalElasticAgent] | None = None,
 ) -> dict[int, Any]:
     """Run `entrypoint` with `args` in the workers of this node and wait for the end.
 
     Args:
-        config: the settings; a missing `run_id` is made up and written into it.
+        config: the settings; a missing `run_id` is written into it: one that is made up, or on
+            several nodes, which must agree, the default of the command line.
         entrypoint: a function, or the path of a program.
         args: arguments of every worker; `${local_rank}` in a string is replaced.
         health_check_server: is started before the first round and stopped at the end; by default
@@ -73,6 +75,7 @@ def launch_agent(
         show: shows what the launch waits for and, its second argument, for how long, and replaces
             what it showed before; empty texts clear it. By default it is logged from time to time.
         started: is called whenever workers have been started.
+        agent_class: the class of the agent, if it is not `LocalElasticAgent` itself.
 
     Returns:
         The return value of each worker of this node by global rank; None for programs.
@@ -91,8 +94,11 @@ def launch_agent(
     if manager is None:
         manager = PluginManager.create(plugins)
     if not config.run_id:
-        config.run_id = make_run_id()
-    request = LaunchRequest(config, entrypoint, args, health_check_server, show, started)
+        # The nodes of a job must agree; on one, an id of its own keeps the logs of jobs apart.
+        config.run_id = make_run_id() if config.max_nodes == 1 else NO_RUN_ID
+    request = LaunchRequest(
+        config, entrypoint, args, health_check_server, show, started, agent_class
+    )
     with manager.naming_plugins():
         components = prepare(config, manager, has_health_server=health_check_server is not None)
     return LaunchSession(request, manager, components).run()

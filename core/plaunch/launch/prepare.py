@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -29,7 +30,7 @@ from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from plaunch.agent.local import HealthServer
+    from plaunch.agent.local import HealthServer, LocalElasticAgent
     from plaunch.agent.notifier import EventLog
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
@@ -66,6 +67,7 @@ class LaunchRequest(NamedTuple):
     health_check_server: HealthServer | None = None
     show: Callable[[str, str], None] | None = None
     started: Callable[[], None] | None = None
+    agent_class: type[LocalElasticAgent] | None = None
 
     @property
     def command(self) -> list[str]:
@@ -300,7 +302,48 @@ def create_rendezvous(
         UsageError: the backend refuses its settings, or does not use the job's token.
         PluginError: it breaks the rules.
     """
-    params = RendezvousParameters(
+    params = _rendezvous_parameters(config, restart_policy, command)
+    handler: RendezvousHandler = manager.make(
+        RENDEZVOUS, config.rdzv_backend, params, seconds=_connect_bound(params)
+    )
+    if params.max_nodes > 1:
+        from plaunch.rendezvous.backend import check_token_is_used  # several nodes
+
+        try:
+            check_token_is_used(params, os.environ)
+        except UsageError:
+            release_rendezvous(handler.leave)
+            raise
+    return handler
+
+
+def check_rendezvous(
+    config: LaunchConfig, manager: PluginManager, restart_policy: LaunchRestartPolicy | None
+) -> None:
+    """Check what `create_rendezvous` is given, if the backend can; contacts nothing.
+
+    Raises:
+        UsageError: the backend would refuse its settings, or does not use the job's token.
+        PluginError: the backend cannot be loaded, or breaks the rules.
+    """
+    backend = config.rdzv_backend
+    check = traits_of(manager.get(RENDEZVOUS, backend)).check
+    if check is None:
+        return
+    params = _rendezvous_parameters(config, restart_policy)
+    manager.call(RENDEZVOUS, backend, functools.partial(check, params))
+    if params.max_nodes > 1:
+        from plaunch.rendezvous.backend import check_token_is_used  # several nodes
+
+        check_token_is_used(params, os.environ)
+
+
+def _rendezvous_parameters(
+    config: LaunchConfig,
+    restart_policy: LaunchRestartPolicy | None,
+    command: Sequence[str] = (),
+) -> RendezvousParameters:
+    return RendezvousParameters(
         backend=config.rdzv_backend,
         endpoint=config.rdzv_endpoint,
         run_id=config.run_id,
@@ -317,18 +360,6 @@ def create_rendezvous(
         ),
         **config.rdzv_configs,
     )
-    handler: RendezvousHandler = manager.make(
-        RENDEZVOUS, config.rdzv_backend, params, seconds=_connect_bound(params)
-    )
-    if params.max_nodes > 1:
-        from plaunch.rendezvous.backend import check_token_is_used  # several nodes
-
-        try:
-            check_token_is_used(params, os.environ)
-        except UsageError:
-            release_rendezvous(handler.leave)
-            raise
-    return handler
 
 
 def _connect_bound(params: RendezvousParameters) -> float:

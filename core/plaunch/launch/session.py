@@ -140,7 +140,7 @@ class LaunchSession:
                 self._start_extensions(agent, handler)
                 if starter is not None:
                     command = self._request.worker_command()
-                    starter.begin(command, {**os.environ, **config.worker_env})
+                    starter.begin(command, {**os.environ, **config.worker_variables()})
                 result = self._result = agent.run()
             for item in components.extensions:
                 item.note_result(result)
@@ -160,7 +160,7 @@ class LaunchSession:
 
     def _create_agent(self, handler: RendezvousHandler) -> LocalElasticAgent:
         components, config = self._components, self._request.config
-        return LocalElasticAgent(
+        return (self._request.agent_class or LocalElasticAgent)(
             spec=self._request.worker_spec(handler, components.worker_store),
             logs_specs=self._logs_specs,
             start_method=config.start_method,
@@ -300,7 +300,7 @@ class LaunchSession:
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._watchdog.touch()
         added = find_worker_env(self._manager, worker, env)
-        return {**self._request.config.worker_env, **added}
+        return {**self._request.config.worker_variables(), **added}
 
 
 class _Occasion:

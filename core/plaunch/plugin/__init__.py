@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.options import Installed as Installed
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.options import installed_plugins as installed_plugins
+    from plaunch.plugin.unknown_groups import unknown_entries as unknown_entries
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -65,6 +66,7 @@ __getattr__, __dir__, __all__ = attach(
         ".hooks": "HookResult Implementation LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "Installed PluginOptions installed_plugins",
+        ".unknown_groups": "unknown_entries",
         ".kinds": (
             "ALL_KINDS DEVICE_COUNTS ENGINES EVENT_HANDLERS HEALTH_CHECKS KINDS LIFECYCLE "
             "LOGS_SPECS RENDEZVOUS RESTART_POLICIES SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS "

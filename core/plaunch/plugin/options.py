@@ -22,6 +22,7 @@ from plaunch.plugin.kinds import (
     Kind,
 )
 from plaunch.plugin.metadata import FIRST_PARTY, import_errors, normalise, scan
+from plaunch.plugin.unknown_groups import describe_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -210,7 +211,7 @@ class Installed:
             )
         return UnknownNameError(
             f"{kind.label} {name!r} is unknown ({kind.flag})"
-            f"{suggest(name, choices, otherwise=HOW_TO_ADD)}"
+            f"{describe_misplaced(name) or suggest(name, choices, otherwise=HOW_TO_ADD)}"
         )
 
     def refusal_of_word(self, word: Word) -> UnknownNameError:
@@ -223,9 +224,10 @@ class Installed:
                 f"the working folder has {path!r}, but Python does not look for modules there: "
                 f"write PYTHONPATH=. before the command, and -p {name}"
             )
+        hint = describe_misplaced(word.text)
         return UnknownNameError(
             f"{word.source} names neither an installed plugin nor a module"
-            f"{suggest(word.text, self.names(), otherwise=HOW_TO_ADD)}"
+            f"{hint or suggest(word.text, self.names(), otherwise=HOW_TO_ADD)}"
         )
 
 

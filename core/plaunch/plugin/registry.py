@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import DuplicateNameError, PluginError, PluginLoadError, UsageError
-from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_part
+from plaunch.parts import TORCHRUN_CREATORS, TORCHRUN_IMPORTS, TORCHRUN_LOGS_SPECS, load_part
 from plaunch.plugin.guard import Culprits, keeping_sigchld
 from plaunch.plugin.hooks import LoadedPlugin
 from plaunch.plugin.kinds import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, WITH_OPTIONS, Kind
@@ -207,6 +207,8 @@ class PluginRegistry:
         try:
             delayed = "every launch" if kind is LIFECYCLE else f"launches that use {entry.name!r}"
             with self._importing(plugin, delayed):
+                if entry.group == TORCHRUN_HANDLERS:
+                    load_part(TORCHRUN_IMPORTS)()
                 obj = _import(entry, plugin.who)
                 if not kind.hook:
                     plugin = replace(plugin, known_as=known_as or find_known_as(obj))
@@ -352,9 +354,8 @@ def _import_module(name: str, who: str) -> object | None:
 
 def _bridged_handler(entry: EntryPoint, value: object, who: str) -> object:
     """Convert an object of torchrun's group of rendezvous handlers to a factory of plaunch's."""
-    bridge_creator = load_part(TORCHRUN_CREATORS)
     with import_errors(f"{who} cannot be loaded"):
-        bridged: object = bridge_creator(who, entry.name, value)
+        bridged: object = load_part(TORCHRUN_CREATORS)(who, entry.name, value)
     return bridged
 
 

@@ -16,7 +16,7 @@ from plaunch.errors import WorkerStartError
 from plaunch.process.proc import open_pidfd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 _log = logging.getLogger("plaunch")
 
@@ -52,6 +52,11 @@ class ProcessHandle:
         self._popen = popen
         self._release = release
         self._exitcode: int | None = None
+
+    @property
+    def popen(self) -> Popen:
+        """The object that started it."""
+        return self._popen
 
     def poll(self) -> int | None:
         """Return the exit code if it has ended, negative for a signal; does not reap it."""
@@ -205,18 +210,25 @@ class ExitPoller:
         """Return all descriptors of this object, which a forked child must close."""
         return [self._wake_r, self._wake_w, self._selector.fileno(), *self._pidfds]
 
-    def ended(self) -> list[int]:
-        """Return the keys of processes that have ended since the last call, in the order seen."""
+    def ended(self, unnoted: Collection[int] = ()) -> list[int]:
+        """Return the keys of processes that have ended since the last call, in the order seen.
+
+        Args:
+            unnoted: the keys whose end the caller has not noted. Those that an earlier call has
+                returned, and whose result an interrupt has lost, come first.
+        """
         if self._is_closed:
             return []
+        lost = [key for key in unnoted if key not in self._has_ended]
         _, ready = self._select(0)
         silent = [key for key in self._has_ended if key not in self._fds]
-        seen = [key for key in (*ready, *silent) if self._has_ended[key]()]
+        seen = [key for key in (*ready, *silent) if key in self._has_ended]
+        seen = [key for key in seen if self._has_ended[key]()]
         for key in seen:
             self._forget(key)
         if seen:
             self._poll_after = _SHORTEST_POLL
-        return seen
+        return [*lost, *seen]
 
     def wait(self, timeout: float | None) -> None:
         """Wait at most `timeout` seconds; None means no limit.
@@ -273,15 +285,17 @@ class ExitPoller:
         return bool(events), [entry.data for entry, _ in events if entry.data is not None]
 
     def _forget(self, key: int) -> None:
-        del self._has_ended[key]
-        fd = self._fds.pop(key, None)
-        if fd is None:
-            return
-        # If a forked child holds a copy, closing alone does not remove it from the epoll.
-        self._selector.unregister(fd)
-        if fd in self._pidfds:
-            self._pidfds.remove(fd)
-            os.close(fd)
+        # Another call completes what an interrupt has left.
+        fd = self._fds.get(key)
+        if fd is not None:
+            # If a forked child holds a copy, closing alone does not remove it from the epoll.
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(fd)
+            if fd in self._pidfds:
+                self._pidfds.remove(fd)
+                os.close(fd)
+        self._fds.pop(key, None)
+        self._has_ended.pop(key, None)
 
 
 ExitWatch = ExitPoller  # the old name, until the next version

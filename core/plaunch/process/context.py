@@ -162,17 +162,23 @@ class PContext(abc.ABC):
             death_sig: the soft signal; None means SIGTERM.
             timeout: seconds until SIGKILL; None means the context's `shutdown_timeout`.
 
+        An interrupt (Ctrl-C, or what a signal handler raises) skips the grace, and is raised when
+        no worker is left.
+
         Raises:
             UnkillableWorkerError: a worker survived SIGKILL; everything else is released.
         """
-        if timeout is not None:
-            timeout = max(timeout, 0.0)
-            PATIENCE.check(timeout, "timeout")
         try:
-            self._close(
-                death_sig=death_sig or signal.SIGTERM,
-                timeout=self.shutdown_timeout if timeout is None else timeout,
-            )
+            timeout = self.shutdown_timeout if timeout is None else max(timeout, 0.0)
+            PATIENCE.check(timeout, "timeout")
+            self._close(death_sig=death_sig or signal.SIGTERM, timeout=timeout)
+        except UsageError:
+            raise
+        except BaseException:
+            if self._must_stop():  # it came before the stop had begun, which would handle it
+                self.escalate()
+                self._close(death_sig=death_sig or signal.SIGTERM, timeout=0.0)
+            raise
         finally:
             if self._stop_signals is not None:
                 self._stop_signals.restore()
@@ -227,6 +233,10 @@ class PContext(abc.ABC):
     @abc.abstractmethod
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
         """Stop the workers that still run: `death_sig`, `timeout` seconds, SIGKILL."""
+
+    def _must_stop(self) -> bool:
+        """Whether an interrupted `close` has left workers; False if the context cannot know."""
+        return False
 
     def _idle(self, remaining: float | None, period: float) -> None:
         """Wait between two polls, at most `remaining` seconds if that is not None."""

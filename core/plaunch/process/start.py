@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.durations import SHUTDOWN_TIMEOUT
 from plaunch.errors import (
@@ -30,8 +31,34 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs
 
 
+class WorkerProgram(NamedTuple):
+    """The program of one worker, with the attributes of torchrun's handlers.
+
+    Args:
+        local_rank_id: the local rank.
+        proc: the process, as `subprocess.Popen` has it.
+    """
+
+    local_rank_id: int
+    proc: Any
+
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        """Send `death_sig` (SIGTERM if None) to the worker's process group; does not wait."""
+        if self.proc.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+
+
 class SubprocessContext(SupervisedContext):
     """Runs the same program once per local rank. Its return values are all None."""
+
+    @property
+    def subprocess_handlers(self) -> dict[int, WorkerProgram]:
+        """The started programs by local rank; the name is torchrun's."""
+        return {
+            rank: WorkerProgram(rank, worker.popen)
+            for rank, worker in self._outcomes.workers.items()
+        }
 
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None

@@ -355,6 +355,9 @@ class SupervisedContext(PContext):
                     self._result = self.check()
             return self._result
 
+    def _must_stop(self) -> bool:
+        return self._opened is not None and not self._is_closed
+
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
         with self._lock, self._held_signals():
             if self._is_closed or self._opened is None:
@@ -365,7 +368,7 @@ class SupervisedContext(PContext):
         """Record every exit that has not been recorded, in the order seen."""
         self._reaper.guards.replace_killed()
         self._results.receive()
-        for rank in poller.ended():
+        for rank in poller.ended(self._outcomes.live()):
             seen = self._outcomes.note(rank)
             if self._observer is not None:
                 self._observer.on_exit(seen)

@@ -88,6 +88,9 @@ class BackendTraits(Value):
         fill: is called before the settings of a launch with this backend are made, with the parsed
             options (`plaunch.cli.Arguments`). It gives values to options that have none, warns, or
             raises `UsageError`.
+        check: is called instead of the factory where a launch is only checked (`--dry-run`,
+            `--doctor`), with the same parameters. It raises what the factory would raise, and
+            contacts nothing.
     """
 
     needs_endpoint: bool = False
@@ -97,6 +100,7 @@ class BackendTraits(Value):
     has_given_ranks: bool = False
     coordinates_restarts: bool = False
     fill: Callable[[Any], None] | None = None
+    check: Callable[[RendezvousParameters], None] | None = None
 
     def check_endpoint(self, backend: str, endpoint: str, max_nodes: int) -> None:
         """Check that several nodes have an endpoint if they need one.

@@ -186,7 +186,7 @@ def _workers(
         env = worker_environment(
             group, worker, attempt=0, round=0, environ=os.environ, binder=binder
         )
-        env.update(config.worker_env)
+        env.update(config.worker_variables())
         if is_known:
             # Hooks may need ranks, so they are only called if these are known.
             env.update(find_worker_env(manager, _described(worker), env))

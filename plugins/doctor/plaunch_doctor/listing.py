@@ -14,6 +14,7 @@ from plaunch.plugin import (
     PluginManager,
     installed_plugins,
     one_line,
+    unknown_entries,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +99,16 @@ def list_plugins(
         found = [_check_entry(kind, entry, installed) for entry in installed.usable(kind)]
         found += [_blocked(_row(kind, entry), by) for entry, by in installed.left_out(kind)]
         rows += sorted(found, key=lambda row: (row.name, row.distribution))
+    for entry, fault in unknown_entries(path):
+        row = PluginStatus(
+            entry.group,
+            entry.name,
+            entry.distribution.name,
+            entry.distribution.version or _NOT_INSTALLED,
+            BROKEN,
+            fault,
+        )
+        rows.append(row)
     blocks = [f"no:{word.text}" for word in selection.blocks]
     for plugin in plugins:
         row = _not_installed(getattr(plugin, "__name__", type(plugin).__name__))

@@ -88,8 +88,11 @@ class RendezvousStore(abc.ABC):
         self.set(key, value)
         return None
 
-    def close(self) -> None:  # noqa: B027 - most stores have nothing to release
-        """Close the connection. May be called twice, and from another thread."""
+    def close(self) -> None:  # noqa: B027 - a store of tests may have nothing to release
+        """Close the connection: a wait ends, and operations raise `RendezvousConnectionError`.
+
+        May be called twice, and from another thread. The default does nothing.
+        """
 
 
 class StoreNotListeningError(RendezvousConnectionError):

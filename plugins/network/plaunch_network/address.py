@@ -59,7 +59,7 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
     a port is written in brackets; without a port, brackets may be left out.
 
     Raises:
-        UsageError: the host is missing, or the port is not a number from 0 to 65535.
+        UsageError: the host is missing or malformed, or the port is not a number from 0 to 65535.
     """
     text = (endpoint or "").strip()
     if not text:
@@ -67,15 +67,27 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise UsageError(f"endpoint {endpoint!r} is malformed; write [address]:port for IPv6")
+            raise UsageError(
+                f"endpoint {quote(endpoint)} is malformed; write [address]:port for IPv6"
+            )
         port = rest[1:] if rest else None
-    elif text.count(":") > 1:
+    elif "://" in text:
+        raise UsageError(
+            f"endpoint {quote(endpoint)} begins with a protocol, which is not a part of an "
+            "endpoint here; write host:port"
+        )
+    elif _is_ipv6(text):
         host, port = text, None
     else:
         host, colon, tail = text.partition(":")
         port = tail if colon else None
     if not host:
-        raise UsageError(f"endpoint {endpoint!r} has no host; write host:port")
+        raise UsageError(f"endpoint {quote(endpoint)} has no host; write host:port")
+    if not (_is_name(host) or _is_ipv6(host)):
+        raise UsageError(
+            f"host {quote(host)} of endpoint {quote(endpoint)} is neither a name nor an address; "
+            "write host:port, or [address]:port for IPv6"
+        )
     if port is None:
         return host, default_port
     number = digits(port, 65535)
@@ -84,6 +96,21 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
             f"port {quote(port)} of endpoint {quote(endpoint)} is not a number from 0 to 65535"
         )
     return host, number
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether a text is an IPv6 address, which may name an interface: `fe80::1%eth0`."""
+    address, percent, scope = text.partition("%")
+    try:
+        socket.inet_pton(socket.AF_INET6, address)
+    except (OSError, ValueError):  # the latter for a NUL character
+        return False
+    return not percent or bool(scope and _is_name(scope))
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text has only the characters of names and IPv4 addresses; torchrun's rule."""
+    return all(char.isalnum() or char in "_.-" for char in text)
 
 
 def resolve_host(

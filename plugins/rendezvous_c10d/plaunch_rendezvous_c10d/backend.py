@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from plaunch.durations import Duration
-from plaunch.errors import RendezvousConnectionError, UsageError
+from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import BackendTraits, backend_traits
 from plaunch_membership import (
     DynamicRendezvousHandler,
@@ -24,16 +23,22 @@ from plaunch_network import (
     find_node_address,
     is_loop_back,
     join_host_port,
-    parse_rendezvous_endpoint,
 )
 
 from plaunch_rendezvous_c10d.election import HostElection
 from plaunch_rendezvous_c10d.endpoint import CONNECT_BOUNDS, ConnectBounds, StoreEndpoint
 from plaunch_rendezvous_c10d.hosting import (
+    answers,
     check_sole_host,
     decide_hosting,
-    is_this_machine,
     may_be_elsewhere,
+)
+from plaunch_rendezvous_c10d.options import (
+    DEFAULT_PORT,
+    OPTIONS,
+    file_path,
+    find_host,
+    read_options,
 )
 
 if TYPE_CHECKING:
@@ -57,13 +62,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-DEFAULT_PORT = 29400
-_OPTIONS = ("is_host", "read_timeout", "store", "store_type")
-_STORES = ("job", "torch")
-_STORE_TYPES = ("file", "tcp")
 
 # The server notices at once that an agent is gone. Heartbeats only show that one is stuck.
 _JOB_STORE_INTERVAL = 5.0  # seconds, unless `keep_alive_interval` is given
+
+
+def _check(params: RendezvousParameters) -> None:
+    """Refuse what `create_c10d_handler` refuses, except for a port that is taken."""
+    Timing.from_parameters(params, OPTIONS)
+    options = read_options(params)
+    if options.store_type == "file":
+        file_path(params.endpoint)
+    else:
+        find_host(params, options.is_host)
+    if options.store == "torch":
+        from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+        load_distributed()
+    read_token(params, os.environ)
 
 
 @backend_traits(
@@ -72,6 +88,7 @@ _JOB_STORE_INTERVAL = 5.0  # seconds, unless `keep_alive_interval` is given
         default_port=DEFAULT_PORT,
         is_hosted_by_node=True,
         coordinates_restarts=True,
+        check=_check,
     )
 )
 def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -81,7 +98,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or invalid, or the port is taken.
         PluginLoadError: a store of torch is requested, and torch is missing.
     """
-    timing = Timing.from_parameters(params, _OPTIONS)  # rejects options before torch is imported
+    timing = Timing.from_parameters(params, OPTIONS)  # rejects options before torch is imported
     store = prepare_backend(params)
     if store.subscribe is not None and params.get("keep_alive_interval") is None:
         timing = replace(timing, keep_alive_interval=_JOB_STORE_INTERVAL)
@@ -105,45 +122,24 @@ def prepare_backend(
         UsageError: an option is invalid, or the port is taken.
         PluginLoadError: a store of torch is requested, and torch is missing.
     """
-    store_type = _choice(params, "store_type", "tcp", _STORE_TYPES)
-    store = _choice(params, "store", "torch" if store_type == "file" else "job", _STORES)
-    if store == "job" and store_type == "file":
-        raise UsageError(
-            f"rendezvous backend {params.backend!r} keeps its store in a file with torch only; "
-            "remove store=job, or store_type=file (--rdzv-conf)"
-        )
-    # torch passes it to poll as milliseconds in 31 bits.
-    read_timeout = params.get_as_seconds("read_timeout", 60.0, Duration(most=1e6)) or 60.0
-    is_host = params.get_as_bool("is_host")
+    options = read_options(params)
     with contextlib.ExitStack() as stack:
-        if store == "job":
-            factory: StoreFactory = _JobStores(params, read_timeout)
-            access = _on_network(params, factory, is_host, bounds, stack)
+        if options.store == "job":
+            factory: StoreFactory = _JobStores(params, options.read_timeout)
+            access = _on_network(params, factory, options.is_host, bounds, stack)
             return replace(access, release=stack.pop_all().close)
         from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
         from plaunch_rendezvous_c10d.torchrun import RunIdClaim
 
-        if store_type == "file":
-            access = _on_file(params, read_timeout, stack)
+        if options.store_type == "file":
+            access = _on_file(params, options.read_timeout, stack)
         else:
             load_distributed()
             stack.enter_context(torch_log().limited(ERROR))
-            factory = _TcpStores(params, read_timeout)
-            access = _on_network(params, factory, is_host, bounds, stack)
+            factory = _TcpStores(params, options.read_timeout)
+            access = _on_network(params, factory, options.is_host, bounds, stack)
         claim = RunIdClaim(access.connect, params.run_id, access.endpoint)
         return replace(access, connect=claim.connect, release=stack.pop_all().close)
-
-
-def _choice(
-    params: RendezvousParameters, option: str, default: str, choices: tuple[str, ...]
-) -> str:
-    value = str(params.get(option, default)).lower()
-    if value not in choices:
-        raise UsageError(
-            f"option {option!r} of rendezvous backend {params.backend!r} is {value!r}; "
-            f"choose from {', '.join(choices)}"
-        )
-    return value
 
 
 class _JobStores:
@@ -200,16 +196,8 @@ def _on_network(
     bounds: ConnectBounds,
     held: contextlib.ExitStack,
 ) -> StoreAccess:
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
+    host, port, here = find_host(params, is_host)
     is_local = params.max_nodes == 1
-    if is_local and not params.endpoint:
-        port = 0  # no other node connects to it, so any free port will do
-    here = is_this_machine(host, port) if is_host is None else is_host
-    if not here and port == 0:
-        raise UsageError(
-            f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
-            "has logged"
-        )
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
@@ -249,6 +237,7 @@ def _on_network(
             # On other machines, such an endpoint means those machines.
             is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
             is_requested=is_host is True or is_any_port,
+            is_hosted=lambda: answers(stores.connect_to(place, params.run_id)),
         ),
         lambda listener: stores.host(listener, params.max_nodes),
         joined,
@@ -287,19 +276,7 @@ def _on_file(
         path = os.path.join(temporary, "store")
         held.callback(_remove, path)
     else:
-        try:
-            path = os.path.abspath(path)
-        except FileNotFoundError:
-            raise UsageError(
-                f"the rendezvous store {path!r} (--rdzv-endpoint) is relative to the current "
-                "folder, which does not exist any more; give a path that begins with /"
-            ) from None
-        folder = os.path.dirname(path)
-        if os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
-            raise UsageError(
-                f"the rendezvous store {path!r} (--rdzv-endpoint) cannot be a file: "
-                + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
-            )
+        path = file_path(path)
     from plaunch_rendezvous_c10d.torch_import import ERROR, load_distributed, torch_log
     from plaunch_rendezvous_c10d.torch_stores import FileStore
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import socket
@@ -151,15 +152,28 @@ DECISIONS = {
 
 
 def decide_hosting(
-    host: str, port: int, *, is_local: bool, is_requested: bool
+    host: str,
+    port: int,
+    *,
+    is_local: bool,
+    is_requested: bool,
+    is_hosted: Callable[[], bool] = lambda: False,
 ) -> tuple[HostingDecision, socket.socket | None]:
     """Decide whether this node hosts the store, by trying to listen on its port.
+
+    Args:
+        host: the host of the endpoint.
+        port: its port.
+        is_local: whether to listen on loopback only.
+        is_requested: whether this node is told to host the store.
+        is_hosted: whether a store answers on the port; called if hosting was requested and a
+            process listens. Another agent of this machine that is told the same hosts it then.
 
     Returns:
         The decision, and the listening socket if it is to host.
 
     Raises:
-        UsageError: the port is served although hosting was requested, or may not be bound.
+        UsageError: hosting was requested and another program has the port, or it may not be bound.
     """
     problem = None
     try:
@@ -170,6 +184,8 @@ def decide_hosting(
         state = PortState.FORBIDDEN
     else:
         state = PortState.SERVED if has_listener(port) else PortState.BUSY
+    if is_requested and state is PortState.SERVED and is_hosted():
+        is_requested = False
     decision = DECISIONS[state, is_requested]
     if decision is not HostingDecision.FAIL:
         return decision, None
@@ -185,6 +201,16 @@ def decide_hosting(
         f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
         "leave is_host out so that this node joins"
     ) from problem
+
+
+def answers(connector: StoreConnector) -> bool:
+    """Whether a store answers that this node can use; closes the connector."""
+    with contextlib.closing(connector):
+        try:
+            connector.connect().close()
+        except (RendezvousError, UsageError):
+            return False
+    return True
 
 
 def check_sole_host(hosted: HostedRendezvousStore, connector: StoreConnector) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.cli import parse_min_max_nnodes
 from plaunch.durations import LIMIT
@@ -33,6 +33,7 @@ logger = logging.getLogger("plaunch")
 
 DEFAULT_PORT = 29500  # of the master, as under torchrun
 LOOP_BACK = "127.0.0.1"
+_LAST_PORT = 65535
 JOIN_TIMEOUT = 600.0  # seconds in which all nodes must arrive; torchrun's default
 
 # These have no effect: there is no store to sign, and a round always has all nodes. The launcher
@@ -46,9 +47,14 @@ def fill_in(args: Arguments) -> None:
     Warns about probable mistakes.
 
     Raises:
-        UsageError: the port of several nodes is 0.
+        UsageError: the master's port is used, and is not one, or is 0 for several nodes.
     """
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
+    if not args.rdzv_endpoint and not 0 <= (args.master_port or 0) <= _LAST_PORT:
+        raise UsageError(
+            f"--master-port is {args.master_port}, which is not a port number from 0 to "
+            f"{_LAST_PORT}"
+        )
     if max_nodes > 1 and not args.rdzv_endpoint:
         if not args.master_addr:
             return  # the launcher rejects several nodes without an endpoint
@@ -93,21 +99,27 @@ def _is_endpoint(args: Arguments) -> bool:
     return bool(host == args.master_addr and (not is_given or port == str(args.master_port)))
 
 
-@backend_traits(
-    BackendTraits(
-        needs_endpoint=True,
-        default_port=DEFAULT_PORT,
-        is_hosted_by_node=True,
-        is_single_node=True,
-        has_given_ranks=True,
-        fill=fill_in,
-    )
-)
-def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Create the handler for one node without an endpoint, or for nodes with given ranks.
+class _Place(NamedTuple):
+    """Where a node meets the others, and how long it waits for them.
+
+    Args:
+        host: the address of node 0, or of this node alone.
+        port: the port of the master; 0 if any will do, as this node is alone.
+        rank: the index of this node.
+        timeout: seconds in which all nodes must arrive.
+    """
+
+    host: str
+    port: int
+    rank: int
+    timeout: float
+
+
+def _read_place(params: RendezvousParameters) -> _Place:
+    """Read the endpoint and the options.
 
     Raises:
-        UsageError: an option is unknown or invalid, or the port is taken.
+        UsageError: an option is unknown or invalid.
     """
     waits = {"join_timeout", "timeout"} if params.max_nodes > 1 else set()
     params.refuse_unknown(frozenset({"rank", *waits}), _WITHOUT_EFFECT)
@@ -118,28 +130,47 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
             f"(--nnodes); ranks go from 0 to {params.max_nodes - 1}"
         )
     if params.max_nodes == 1 and not params.endpoint:
-        return SingleNodeRendezvous(
-            params.run_id, params.local_addr or LOOP_BACK, params.job.port_range
-        )
+        return _Place(params.local_addr or LOOP_BACK, 0, rank, JOIN_TIMEOUT)
     from plaunch_network import parse_rendezvous_endpoint  # with an endpoint only
 
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
-    if params.max_nodes == 1 and port == 0:  # accelerate's notebook_launcher asks for any port
-        return SingleNodeRendezvous(params.run_id, host, params.job.port_range)
-    if port <= 0:
+    # accelerate's notebook_launcher asks for any port of one node
+    if port < 0 or (port == 0 and params.max_nodes > 1):
         raise UsageError(
             f"endpoint {params.endpoint!r} of backend 'static' has no port that all nodes know; "
             "give one with --master-port"
         )
     timeout = params.get_as_seconds("timeout", params.job.start_timeout, LIMIT)  # torchrun's name
     timeout = params.get_as_seconds("join_timeout", timeout, LIMIT)
+    return _Place(host, port, rank, JOIN_TIMEOUT if timeout is None else timeout)
+
+
+def _check(params: RendezvousParameters) -> None:
+    _read_place(params)
+
+
+@backend_traits(
+    BackendTraits(
+        needs_endpoint=True,
+        default_port=DEFAULT_PORT,
+        is_hosted_by_node=True,
+        is_single_node=True,
+        has_given_ranks=True,
+        fill=fill_in,
+        check=_check,
+    )
+)
+def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Create the handler for one node without an endpoint, or for nodes with given ranks.
+
+    Raises:
+        UsageError: an option is unknown or invalid, or the port is taken.
+    """
+    place = _read_place(params)
+    if place.port == 0:
+        return SingleNodeRendezvous(params.run_id, place.host, params.job.port_range)
     return StaticRendezvous(
-        params.run_id,
-        host,
-        port,
-        rank,
-        params.max_nodes,
-        JOIN_TIMEOUT if timeout is None else timeout,
+        params.run_id, place.host, place.port, place.rank, params.max_nodes, place.timeout
     )
 
 

@@ -7,6 +7,7 @@ attribute.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,11 @@ class TorchLogsSpecs(LogsSpecs):
         super().__init__(*settings)
         self._specs = specs
 
+    @property
+    def of_torch(self) -> Any:
+        """The object."""
+        return self._specs
+
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Call the object, and convert its result."""
         return read_dest(self._specs.reify(envs))
@@ -131,6 +137,16 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
 
 
 # --- rendezvous -----------------------------------------------------------------------------------
+
+
+def import_rendezvous() -> None:
+    """Import torch's rendezvous package, if torch is installed.
+
+    It imports all entry points of torchrun's group. If one of them were the first to import that
+    package, torch would find its module half imported, and print a traceback.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_RENDEZVOUS_API.rpartition(".")[0])
 
 
 def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:

@@ -12,8 +12,6 @@ from plaunch.plugin import ENGINES
 from plaunch_torchrun.argparse_util import check_env, env
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from plaunch.cli import Arguments
     from plaunch.options import Option
 
@@ -57,15 +55,6 @@ def get_args_parser() -> argparse.ArgumentParser:
         help="arguments of the script, passed unchanged",
     )
     return parser
-
-
-def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line without the program's name; the name is torchrun's.
-
-    Raises:
-        SystemExit: an option is unknown or its value is malformed (code 2), or after `--help`.
-    """
-    return get_args_parser().parse_args(args)
 
 
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:

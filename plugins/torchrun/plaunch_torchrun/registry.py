@@ -1,11 +1,12 @@
 """The registry of rendezvous backends that are registered in code, as in torchrun.
 
-An installed backend of the same name has priority. Prefer a plugin: see docs/plugins.md.
+It has priority over an installed backend of the same name. Prefer a plugin: see docs/plugins.md.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
@@ -15,6 +16,7 @@ from plaunch.rendezvous import traits_of
 from plaunch_torchrun import measures
 from plaunch_torchrun.bridges import bridge_creator
 from plaunch_torchrun.elastic.metrics import is_configured
+from plaunch_torchrun.patches import is_torchs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     )
 
 _TORCH = "torch.distributed.elastic.rendezvous.api"
+TORCHRUN_HANDLERS = "torchrun.handlers"
 
 
 class BackendNameError(UsageError, RuntimeError):
@@ -114,23 +117,22 @@ def create_manager(
     """
     if is_configured():
         plugins = [*plugins, measures]
-    manager = PluginManager.create(plugins, words=words, entries=entries)
-    if backend in manager.names(RENDEZVOUS):
-        return manager
     factory = _find(backend)
-    if factory is None:
-        return manager
-    registered = _Registered({backend: factory})
-    return PluginManager.create([*plugins, registered], words=words, entries=entries)
+    if factory is not None:
+        plugins = [*plugins, _Registered({backend: factory})]
+    return PluginManager.create(plugins, words=words, entries=entries)
 
 
 def _find(backend: str) -> RendezvousFactory | None:
+    """Return the factory that a program has registered under a name, also that of a plugin."""
     if backend in rendezvous_handler_registry:
         return rendezvous_handler_registry.create_handler
     torch_registry = getattr(sys.modules.get(_TORCH), "rendezvous_handler_registry", None)
     creators: Mapping[str, Any] = getattr(torch_registry, "_registry", {})
-    if backend not in creators:
+    if backend not in creators or is_torchs(creators[backend]):
         return None
+    if entry_points(group=TORCHRUN_HANDLERS, name=backend):
+        return None  # torch has registered an installed plugin
     return bridge_creator(
         f"rendezvous backend {backend!r}, registered with torch,",
         backend,

@@ -79,6 +79,13 @@ def load():
             importlib.import_module(module)
 
 
+def torchs(name):
+    """One of torch's modules, as a program imports it; with plaunch, after `install`."""
+    if os.environ["API"] == "plaunch":
+        importlib.import_module("plaunch_torchrun").install()
+    return importlib.import_module(f"torch.distributed.{name}")
+
+
 def show(**observed):
     """Append to what the program has observed; JSON turns keys that are numbers into text."""
     with open(os.environ["OBSERVED"], "a", encoding="utf-8") as file:

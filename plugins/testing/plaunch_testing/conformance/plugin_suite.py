@@ -165,8 +165,32 @@ def inherited(before: set[int]) -> list[str]:
 
 
 def opened(before: set[int]) -> list[str]:
-    """Return the files opened since `before` that are still open."""
-    return [_name_of(fd) for fd in sorted(descriptors() - before)]
+    """Return the files opened since `before` that are still open.
+
+    Connections that a server has accepted which had listened before are left out: it is a part of
+    the test, not of the plugin.
+    """
+    servers = {address for fd in before if (address := _address(fd, is_server=True))}
+    return [
+        _name_of(fd)
+        for fd in sorted(descriptors() - before)
+        if _address(fd, is_server=False) not in servers
+    ]
+
+
+def _address(fd: int, *, is_server: bool) -> object:
+    """Return the port or the path of a socket that listens, or of another one; None if neither."""
+    if not _name_of(fd).startswith("socket:"):
+        return None
+    try:
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            name: object = sock.getsockname()
+    except OSError:  # it was closed meanwhile
+        return None
+    if bool(listens) is not is_server:
+        return None
+    return name[1] if isinstance(name, tuple) else name
 
 
 def _name_of(fd: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import functools
 import logging
+import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 DEFAULT_GROUP = "torchelastic"
+_TORCH = "torch.distributed.elastic.metrics.api"
 # The outcomes for which torchrun counts the agent as succeeded: it came to a result.
 CAME_TO_A_RESULT = frozenset({"succeeded", "failed", "not_needed"})
 
@@ -101,8 +103,29 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def is_configured() -> bool:
-    """Whether a handler is configured."""
-    return bool(_HANDLERS.by_group) or not isinstance(_HANDLERS.default, NullMetricHandler)
+    """Whether a handler is configured, here or in torch's module of this name."""
+    if _HANDLERS.by_group or not isinstance(_HANDLERS.default, NullMetricHandler):
+        return True
+    torch_metrics = sys.modules.get(_TORCH)
+    if torch_metrics is None:
+        return False
+    default = getattr(torch_metrics, "_default_metrics_handler", None)
+    null = getattr(torch_metrics, "NullMetricHandler", type(None))
+    return bool(getattr(torch_metrics, "_metrics_map", None)) or not isinstance(default, null)
+
+
+def configure_metrics(params: dict[str, str]) -> None:
+    """Call torch's `initialize_metrics`, which a site may have replaced, as its launcher does.
+
+    It does nothing if torch's package is not imported.
+
+    Args:
+        params: the field `metrics_cfg` of the configuration of the launch.
+    """
+    torch_metrics = sys.modules.get(_TORCH.rpartition(".")[0])
+    initialize = getattr(torch_metrics, "initialize_metrics", None)
+    if torch_metrics is not None and initialize is not None:
+        initialize(torch_metrics.MetricsConfig(params))
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - the name is torchrun's
@@ -111,8 +134,15 @@ def getStream(group: str) -> MetricStream:  # noqa: N802 - the name is torchrun'
 
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
-    """Report one metric."""
+    """Report one metric, also to the handlers that are configured in torch's module."""
     getStream(metric_group).add_value(metric_name, metric_value)
+    torch_metrics = sys.modules.get(_TORCH)
+    if torch_metrics is not None and hasattr(torch_metrics, "getStream"):
+        stream = torch_metrics.getStream(metric_group)
+        try:
+            stream.add_value(metric_name, metric_value)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            _HANDLERS.report(stream.handler, error)
 
 
 def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
