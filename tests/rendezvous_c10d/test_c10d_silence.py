@@ -122,6 +122,7 @@ def test_waits_print_nothing_however_torch_was_loaded(first):
     assert run_waits(first).splitlines() == ["quiet so far"] * 2
 
 
+@pytest.mark.needs("libuv")
 def test_torchs_messages_for_others_are_printed_again_afterwards():
     said = run_waits("import torch", NOISE).splitlines()
     assert said[:2] == ["quiet so far"] * 2

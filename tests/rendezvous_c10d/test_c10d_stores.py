@@ -16,6 +16,7 @@ from plaunch_rendezvous_c10d.torch_stores import TcpStore
 from torch.distributed import FileStore, TCPStore
 
 from helpers.calls import Call
+from helpers.machine_parts import need
 from helpers.waiting import wait_until
 
 
@@ -60,6 +61,7 @@ class Client:
 @pytest.fixture(params=["tcp", "file"])
 def counted(request, tmp_path):
     if request.param == "tcp":
+        need("libuv")
         client = Client(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
         store = TcpStore(client, "here", 60.0)
     else:
@@ -252,6 +254,7 @@ def test_a_stopped_host_blocks_no_client(start_server):
     connector.connect().set("key", b"x")
 
 
+@pytest.mark.needs("libuv")
 def test_a_torch_that_does_not_show_its_socket_works_too():
     store = TcpStore(Client(TCPStore("127.0.0.1", 0, is_master=True)), "here", 60.0)
     store.set("key", b"x")

@@ -16,6 +16,8 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from helpers.ports import free_port
 from helpers.programs import run_python, running_python
 
+pytestmark = pytest.mark.needs("libuv")  # of torchrun
+
 SAYS = r"torchrun.*'job'.*start all nodes with plaunch"
 
 
