@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class ExitCode(enum.IntEnum):
     """The launcher's own exit codes; any other code is a worker's, or 128+n for signal n."""
 
+    __str__ = int.__repr__  # as from Python 3.11 on
+
     OK = 0
     INTERNAL = 1
     USAGE = 2

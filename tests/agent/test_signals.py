@@ -22,6 +22,8 @@ from helpers.calls import meanwhile
 from helpers.clock import Clock
 from helpers.signals import Policy, send, send_before_handlers_run
 
+SIGSTKFLT = 16  # which Python names from 3.11 on
+
 # SIGALRM is what bounds each test.
 MUCH = 20_000  # milliseconds
 CAUGHT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
@@ -220,7 +222,7 @@ def test_after_the_run_of_a_launcher_signals_wait_for_the_report(wake_up, monkey
         signal.signal(signal.SIGTERM, previous)
         for name in ("SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR"):
             signal.signal(signal.Signals[name], signal.SIG_DFL)
-        signal.signal(signal.SIGSTKFLT, signal.SIG_DFL)
+        signal.signal(SIGSTKFLT, signal.SIG_DFL)
 
 
 # --- signals that are passed on, each once a second -----------------------------------------------
