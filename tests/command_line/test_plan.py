@@ -209,7 +209,8 @@ def test_a_token_that_the_backend_does_not_use(tmp_path, monkeypatch):
         run(["--dry-run", *static, str(script)])
 
 
-def test_the_host_of_the_workers_store(plan_of):
+def test_the_host_of_the_workers_store(plan_of, monkeypatch):
+    monkeypatch.delenv("USE_LIBUV", raising=False)  # which chooses rank 0
     argvs = ([], ["-p", "no:worker_store"], ["--worker-store=rank0"])
     plans = [plan_of(*argv, "train.py")["workers"][0]["environment"] for argv in argvs]
     assert [env["TORCHELASTIC_USE_AGENT_STORE"] for env in plans] == ["True", "False", "False"]

@@ -12,7 +12,7 @@ import pytest
 from helpers.programs import run_python
 
 pytest.importorskip("torch.distributed.elastic")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("libuv")]  # of torchrun
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine

@@ -532,7 +532,7 @@ def test_a_class_in_code_that_cannot_be_created() -> None:
 @pytest.mark.parametrize(
     ("offer", "problem"),
     [
-        (lambda: 1 // 0, "ZeroDivisionError: integer"),
+        (lambda: 1 // 0, "ZeroDivisionError: "),
         (lambda: None, "returned .* from plaunch_device_counts"),
         (lambda: ["mine"], "returned .* from plaunch_device_counts"),
         (lambda: {1: len}, "returned .* from plaunch_device_counts"),
