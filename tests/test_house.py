@@ -6,6 +6,8 @@ import ast
 import graphlib
 from collections import Counter
 
+import pytest
+
 from helpers.sources import PATHS, parse_all, targets_of
 
 LINES, METHODS = 400, 30
@@ -54,3 +56,100 @@ def test_the_name_of_a_class_is_used_once():
 
 def test_nothing_is_imported_in_a_circle():
     graphlib.TopologicalSorter({name: set(imported_by(name)) - {name} for name in PATHS}).prepare()
+
+
+# --- no code looks into a sentence that was written for people ------------------------------------
+
+CUTTING = frozenset(
+    "split rsplit partition rpartition startswith endswith removeprefix removesuffix find rfind "
+    "index rindex".split()
+)
+SENTENCES = frozenset("reason decision no_restart headline cause summary why".split())
+# What other programs have written has no fields.
+OF_OTHERS = {
+    "plaunch.process.excerpts": {"    "},  # lines of a traceback of Python
+    "plaunch.process.proc": {"] "},  # stacks in /proc
+    "plaunch.process.watches": {b"frozen 1"},  # a file of a control group
+    "plaunch.threads": {"_NO_THREAD"},  # an error of Python
+    "plaunch_engines.kubernetes_client": {"namespaces ", " cannot "},  # errors of Kubernetes
+    "plaunch_engines.plan": {"No module named 'plaunch"},  # an error of another Python
+    "plaunch_engines.slurm_steps": {" is pending: "},  # what salloc prints
+    "plaunch.process.tracebacks": {"  + Exception Group "},
+    "plaunch_hang.stacks.exit_places": {"<frozen "},
+    "plaunch_hang.stacks.import_watch": {"<frozen importlib"},  # names of Python's files
+    "plaunch_hang.stacks.py_spy": {
+        *("Error: ", "Stack backtrace:", "no such process", "no such file or directory"),
+        *("permission denied", "operation not permitted"),
+        *("python interpreter", "python version from target"),
+    },
+    "plaunch_hang.stacks.stack": {"<frozen "},
+    "plaunch_network.address": {"/32 host LOCAL"},  # a file in /proc/net
+    "plaunch_network.torch_store": {"without libuv"},  # an error of torch
+    "plaunch_rendezvous_etcd.client": {"authentication failed"},  # errors of etcd
+    "plaunch_rendezvous_etcd.diagnosis": {"HTTP/1.1 200"},
+    "plaunch_rendezvous_etcd.link": {"larger than max", "too large"},
+    "plaunch_rendezvous_static.round_store": {"chr(10)"},  # the first line of an error of torch
+    "plaunch_testing.check.running": {"AssertionError: ", "Failed: ", "Skipped: ", "\nassert "},
+    "plaunch_testing.conformance.jobs": {"rank 1"},  # suites check messages
+    "plaunch_testing.conformance.plugin_suite": {"loaded torch"},
+    "plaunch_testing.conformance.rounds": {"enough", "no progress"},
+    "plaunch_worker_store.serving": {"without libuv"},
+    "plaunch_worker_store.loading": {b" (deleted)"},  # /proc/PID/maps
+}
+
+
+def cuts_in(tree):
+    """What a module cuts a text at or searches in it: the text, and a constant if it is one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            if node.func.attr in CUTTING:
+                yield node.func.value, node.args[0]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            if isinstance(node.comparators[0], (ast.Name, ast.Attribute, ast.Call)):
+                yield node.comparators[0], node.left
+
+
+def is_sentence(text):
+    """Whether the name of this expression is that of a sentence for people."""
+    if isinstance(text, ast.Call):
+        return ast.unparse(text.func) == "str" and ast.unparse(text.args[0]) in ("error", "exc")
+    return getattr(text, "attr", getattr(text, "id", "")) in SENTENCES
+
+
+def words_cut_at(tree):
+    """The constants with words at which a module cuts texts, or `None` for a sentence's."""
+    for text, where in cuts_in(tree):
+        constants = where.elts if isinstance(where, (ast.Tuple, ast.Set)) else [where]
+        for one in constants:
+            value = one.value if isinstance(one, ast.Constant) else None
+            if is_sentence(text):
+                yield value if isinstance(value, (str, bytes)) else ast.unparse(one)
+            elif isinstance(value, (str, bytes)):
+                space = " " if isinstance(value, str) else b" "
+                if space in value and (value.strip() or len(value) > 1):
+                    yield value
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'what, _, decision = text.partition("; ")',
+        'is_known = reason.partition(".")[0] in known',
+        'is_lost = "was lost" in text',
+        "is_lost = cause in round.reason",
+        'how = words.removeprefix("killed by ")',
+        'is_other = str(error).startswith("timeout")',
+    ],
+)
+def test_code_that_looks_into_a_sentence_is_found(source):
+    assert [*words_cut_at(ast.parse(source))]
+
+
+def test_no_code_looks_into_a_sentence_for_people():
+    """A sentence may contain a user's text. What code needs of it is a field of its own."""
+    found = {name: {*words_cut_at(tree)} for name, tree in parse_all().items()}
+    wrong = {name: words - OF_OTHERS.get(name, set()) for name, words in found.items()}
+    assert {name: words for name, words in wrong.items() if words} == {}
+    assert {name: words - found[name] for name, words in OF_OTHERS.items()} == {
+        name: set() for name in OF_OTHERS
+    }

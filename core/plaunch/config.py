@@ -71,7 +71,7 @@ class LaunchConfig(Record):
         signal_policy: the name of the signal policy (plaunch's own).
         restart_policy: the name of the restart policy (plaunch's own).
         max_restarts_by_cause: the number of restarts after failures of a cause, not counted against
-            `max_restarts`, as `{"hang": 1}` (plaunch's own).
+            `max_restarts`, as `{"hang": 1}`; `math.inf` for any number (plaunch's own).
         health_checks: the names of health checks, each with its argument behind a colon if it has
             one, as `memory:8G` (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
@@ -125,7 +125,7 @@ class LaunchConfig(Record):
     shutdown_timeout: float | None = None
     signal_policy: str = SIGNAL_POLICIES.default
     restart_policy: str = RESTART_POLICIES.default
-    max_restarts_by_cause: dict[str, int] = field(default_factory=dict)
+    max_restarts_by_cause: dict[str, float] = field(default_factory=dict)
     health_checks: list[str] = field(default_factory=list)
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False

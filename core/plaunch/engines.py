@@ -62,6 +62,8 @@ class BatchEngine(Protocol):
         used_options: those of `exclude`, `node_output`, `node_python`, `node_setup`, `pass_env`,
             `pass_secret` and `start_limit` that have an effect; the others are usage errors. May be
             missing, which means none.
+        can_replace: whether the system starts other agents in the place of lost ones. May be
+            missing, which means false.
     """
 
     def launch(self, arguments: Sequence[str], show: Callable[[str], None]) -> int:

@@ -68,6 +68,8 @@ class Failure(Value):
         time: when it began, in seconds since the epoch.
         attempt: how many restarts the job had used, without those that are not counted.
         failures: all workers that failed by themselves, by global rank, as far as known.
+        missing_nodes: how many nodes another round has to wait for, after a node was lost: fewer
+            are left than the job needs, and none waits for a place.
     """
 
     cause: Cause
@@ -84,6 +86,7 @@ class Failure(Value):
     time: float = 0.0
     attempt: int = 0
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
+    missing_nodes: int = 0
 
 
 class RestartAction(str, enum.Enum):
@@ -99,7 +102,8 @@ class Decision(Value):
 
     Args:
         action: another round, or the end of the job.
-        reason: why, in one sentence for the user; it should mention a delay.
+        reason: why, in one sentence for the user, who reads it behind what has happened. That of a
+            restart should say so, and mention a delay.
         delay: seconds from the end of the last worker to the next round.
         without: hosts that are excluded from the next rounds.
         costs: whether a restart counts as one of `--max-restarts`.
@@ -172,10 +176,11 @@ class RestartPolicy(Protocol):
 # --- budgets --------------------------------------------------------------------------------------
 
 _FORM = "a number of restarts, such as 3, with others for causes behind it, as in 3,hang:1,oom:0"
+_UNLIMITED = "inf"
 
 
-def parse_budgets(text: str) -> tuple[int, dict[str, int]]:
-    """Parse `3,hang:1,oom:0`: the number of restarts, and the numbers of causes with their own.
+def parse_budgets(text: str) -> tuple[int, dict[str, float]]:
+    """Parse `3,hang:1,node:inf`: the number of restarts, and those of causes with their own.
 
     Raises:
         ValueError: the text has another form, names no cause, or names one twice.
@@ -184,12 +189,14 @@ def parse_budgets(text: str) -> tuple[int, dict[str, int]]:
     total = digits(first)
     if total is None:
         raise ValueError(f"{quote(text)} is not {_FORM}")
-    found: dict[str, int] = {}
+    found: dict[str, float] = {}
     for item in others:
         cause, _, count = item.partition(":")
-        number = digits(count)
+        number = math.inf if count == _UNLIMITED else digits(count)
         if number is None:
-            raise ValueError(f"{quote(item)} in {quote(text)} is not CAUSE:NUMBER; write {_FORM}")
+            raise ValueError(
+                f"{quote(item)} in {quote(text)} is not CAUSE:NUMBER or CAUSE:inf; write {_FORM}"
+            )
         if cause in found:
             raise ValueError(f"{quote(text)} has two numbers for cause {cause!r}")
         found[cause] = number
@@ -209,13 +216,30 @@ def check_budgets(budgets: Mapping[str, object]) -> None:
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
     for cause, number in budgets.items():
-        if not (type(number) is int and number >= 0):
+        if number != math.inf and not (type(number) is int and number >= 0):
             raise UsageError(
                 f"{name} is {number!r} for {cause!r}, which is not a number of restarts"
             )
 
 
-def format_budgets(total: int, budgets: Mapping[str, int]) -> str:
+def ends_with_lost_node(
+    total: int, budgets: Mapping[str, float], min_nodes: int, max_nodes: int
+) -> bool:
+    """Whether a job ends when it has lost a node that no other one can replace at once.
+
+    So it is under torchrun. A job with a fixed number of nodes and without restarts does not wait
+    for a node that may never come, unless the numbers of restarts say what follows a lost node.
+
+    Args:
+        total: `--max-restarts`.
+        budgets: the numbers of restarts of causes with their own.
+        min_nodes: how few nodes the job needs.
+        max_nodes: how many it has at most.
+    """
+    return total == 0 and min_nodes == max_nodes and Cause.NODE.value not in budgets
+
+
+def format_budgets(total: int, budgets: Mapping[str, float]) -> str:
     """Format them as users write them: `3,hang:1,oom:0`."""
     return ",".join([str(total), *(f"{cause}:{budgets[cause]}" for cause in sorted(budgets))])
 
@@ -240,6 +264,7 @@ def failure_of(
     started: float,
     attempt: int,
     cause: Cause | None = None,
+    missing_nodes: int = 0,
 ) -> Failure:
     """The failure of a job, for restart policies.
 
@@ -252,6 +277,7 @@ def failure_of(
         started: seconds between the start of the workers and the failure.
         attempt: how many restarts the job had used.
         cause: its kind; by default a failed worker, a hang, or lack of memory.
+        missing_nodes: how many nodes another round has to wait for.
     """
     found = failures[first]
     if cause is None:
@@ -273,6 +299,7 @@ def failure_of(
         time=found.began,
         attempt=attempt,
         failures=dict(failures),
+        missing_nodes=missing_nodes,
     )
 
 

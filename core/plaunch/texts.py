@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable", "printable_message", "printable_output"]
+__all__ = ["join_facts", "printable", "printable_message", "printable_output"]
 
 MOST_CHARS = 4096  # of a text, and of a line of a message
 MOST_LINES = 1000  # of a message
@@ -11,6 +11,14 @@ _NAME = "plaunch:"  # begins every message
 _SPACES = "\t\u00a0\u3000"  # a terminal shows them as spaces, though Python calls them unprintable
 # Colours, titles, movements of the cursor.
 _TERMINAL_SEQUENCE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+
+
+def join_facts(*facts: str) -> str:
+    """Join facts to a sentence for people; those that are empty are left out.
+
+    For messages only: the facts may contain anything, so the sentence cannot be split again.
+    """
+    return "; ".join(filter(None, facts))
 
 
 def printable(text: str, most: int = MOST_CHARS) -> str:

@@ -67,7 +67,7 @@ class Job(LocalJob):
     def starts(self):
         """The next round, as attempt and reason."""
         formed = self.next_rendezvous()
-        return formed.attempt, formed.reason.partition("; ")[2]
+        return formed.attempt, formed.decision
 
 
 def test_it_is_a_job():
@@ -82,11 +82,18 @@ def test_the_policy_decides_and_max_restarts_does_not(node, caplog):
     result = node.run(FAILS_TWICE, nproc=1, max_restarts=0, restart_policy=policy)
     assert result.state is WorkerState.SUCCEEDED
     assert node.starts() == ["0.0.0", "1.1.0", "2.2.0"]
-    assert "failed: exit code 3; restart (why not)" in caplog.text
+    assert "failed: exit code 3; why not" in caplog.text
     (first, before), (second, history) = policy.asked
     assert (first.rank, first.exitcode, first.attempt, before) == (0, 3, 0, ())
     assert 0 < first.started < 60
     assert (second.attempt, [one.decision.reason for one in history]) == (1, ["why not"])
+
+
+def test_the_account_of_earlier_attempts_has_all_of_the_exception(node):
+    fails = "raise RuntimeError('disk full; free 3 GB: now (or later)')"
+    result = node.run(fails, nproc=1, max_restarts=1)
+    (earlier,) = result.earlier
+    assert earlier.cause.endswith("RuntimeError: disk full; free 3 GB: now (or later) (<string>:1)")
 
 
 def test_the_policy_may_end_the_job_with_a_reason(node):

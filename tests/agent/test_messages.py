@@ -8,10 +8,12 @@ import signal
 import pytest
 from plaunch.agent import RunResult, WorkerState
 from plaunch.agent.messages import (
+    StopReason,
     WaitReporter,
     describe_decision,
     describe_failures,
     describe_round,
+    stop_reason_of,
 )
 from plaunch.agent.states import Outcome, Phase, RestartReason, State
 from plaunch.errors import ExitCode, RendezvousTimeoutError
@@ -36,9 +38,11 @@ def failed(*exitcodes, reply_of=None, **more):
 
 def test_a_success_that_a_signal_ends_is_described_and_one_that_the_job_ends_is_not():
     asked = State(asked_by=signal.SIGTERM, has_succeeded=True)
-    text = describe_decision(Outcome.SUCCEEDED, asked, "")
+    text = describe_decision(Outcome.SUCCEEDED, asked, StopReason())
     assert text.startswith("SIGTERM received; the workers of this node have succeeded")
-    text = describe_decision(Outcome.SUCCEEDED, State(has_succeeded=True), "all are done")
+    text = describe_decision(
+        Outcome.SUCCEEDED, State(has_succeeded=True), StopReason.of("all are done")
+    )
     assert "SIGTERM" not in text
     assert "all are done" in text
 
@@ -76,60 +80,62 @@ def test_a_failure_names_the_users_line_and_what_sent_a_signal():
     assert reason in describe_failures(failed(-10, reason=reason))
 
 
-def formed(attempt, reason):
+FULL = ("disk full; free 3 GB", "restart 2 of 3")  # what happened, and what was decided
+
+
+def formed(attempt, reason, decision=""):
     where = RendezvousStoreInfo("127.0.0.1", 29500)
-    return JobRound(None, 0, 2, where, attempt=attempt, ranks=WorldRanks(0, 2, 0, 2), reason=reason)
+    why = {"reason": reason, "decision": decision}
+    return JobRound(None, 0, 2, where, attempt=attempt, ranks=WorldRanks(0, 2, 0, 2), **why)
 
 
 @pytest.mark.parametrize(
-    ("attempt", "reason", "then", "round_", "text"),
+    ("attempt", "why", "then", "round_", "text"),
     [
-        (
-            2,
-            "rank 3 failed; restart 2 of 3",
-            RestartReason.FAILURE,
-            0,
-            "rank 3 failed; restart 2 of 3",
-        ),
-        (2, "", RestartReason.FAILURE, 0, "restart 2 of 3"),
-        (
-            2,
-            "rank 3 failed; restart 2 of 3",
-            RestartReason.MEMBERSHIP,
-            0,
-            "rank 3 failed; restart 2 of 3",
-        ),
+        (2, FULL, RestartReason.FAILURE, 0, "disk full; free 3 GB; restart 2 of 3"),
+        (2, FULL, RestartReason.MEMBERSHIP, 0, "disk full; free 3 GB; restart 2 of 3"),
+        (2, ("", ""), RestartReason.FAILURE, 0, "restart 2 of 3"),
         # Workers here had failed, but only because their peers were gone.
-        (1, "node b was lost", RestartReason.FAILURE, 0, "node b was lost"),
-        (1, "node b was lost", RestartReason.MEMBERSHIP, 0, ""),  # was told as a change
-        (2, "rank 3 failed; restart 2 of 3", None, -1, ""),  # before this node came
+        (1, ("node b was lost", ""), RestartReason.FAILURE, 0, "node b was lost"),
+        (1, ("node b was lost", ""), RestartReason.MEMBERSHIP, 0, ""),  # was logged as a change
+        (2, FULL, None, -1, ""),  # before this node came
     ],
 )
-def test_a_round_of_a_job_is_explained_if_there_is_news(attempt, reason, then, round_, text):
+def test_a_round_of_a_job_is_explained_if_there_is_news(attempt, why, then, round_, text):
     state = State(max_restarts=3, attempt=1, round=round_, then=then)
-    assert describe_round(formed(attempt, reason), state) == text
+    assert describe_round(formed(attempt, *why), state) == text
 
 
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        ("rank 3 failed; all workers are stopped", "restart 2 of 3"),
-        ("rank 3 failed (and 1 more); all workers are stopped", "restart 2 of 3"),
-        ("rank 1 failed; all workers are stopped", "rank 3 failed; restart 2 of 3"),
-        ("rank 1 lost a peer; all workers are stopped; rank 3 failed", "restart 2 of 3"),
+        (StopReason.of("disk full; free 3 GB"), "restart 2 of 3"),
+        (StopReason.of("rank 1 lost a peer", "disk full; free 3 GB"), "restart 2 of 3"),
+        (StopReason("waiting for the next round", has_next_round=True), "restart 2 of 3"),
+        (StopReason.of("disk full"), "disk full; free 3 GB; restart 2 of 3"),
+        (StopReason.of("disk full; free 3 GB; now"), "disk full; free 3 GB; restart 2 of 3"),
     ],
 )
 def test_a_failure_that_was_logged_is_not_repeated_with_the_decision(told, text):
     state = State(max_restarts=3, attempt=1, round=0, then=RestartReason.FAILURE)
-    assert describe_round(formed(2, "rank 3 failed; restart 2 of 3"), state, told) == text
+    assert describe_round(formed(2, *FULL), state, told) == text
+
+
+def test_a_failure_of_several_workers_is_recognized_in_the_words_of_the_job():
+    result = failed(1, 1)
+    reason = stop_reason_of(result)
+    assert reason.text.endswith(" (and 1 more)")
+    state = State(max_restarts=3, attempt=1, round=0, then=RestartReason.FAILURE)
+    for cause in reason.facts:
+        assert describe_round(formed(2, cause, "restart 2 of 3"), state, reason) == "restart 2 of 3"
 
 
 def test_a_lost_node_that_was_named_while_this_one_waited_is_not_named_again():
     state = State(max_restarts=3, attempt=1, round=0, then=RestartReason.FAILURE)
     lost = "node b (index 1) was lost: no heartbeat for 5.0 s"
-    told = f"rank 0 lost a peer; all workers are stopped; {lost}"
+    told = StopReason.of("rank 0 lost a peer", lost)
     assert describe_round(formed(1, lost), state, told) == ""
-    assert describe_round(formed(1, lost), state, "rank 0 lost a peer") == lost
+    assert describe_round(formed(1, lost), state, StopReason.of("rank 0 lost a peer")) == lost
 
 
 @pytest.mark.parametrize(
@@ -146,20 +152,23 @@ def test_a_lost_node_that_was_named_while_this_one_waited_is_not_named_again():
     ],
 )
 def test_decisions(then, has_succeeded, text):
-    assert describe_decision(then, State(has_succeeded=has_succeeded), "so") == text
+    assert describe_decision(then, State(has_succeeded=has_succeeded), StopReason.of("so")) == text
 
 
 def test_the_end_of_a_failed_job_leaves_the_cause_to_the_report():
     done = State(phase=Phase.DONE, then=Outcome.FAILED)
-    assert describe_decision(Outcome.FAILED, done, "so") == ""
+    assert describe_decision(Outcome.FAILED, done, StopReason.of("so")) == ""
     stopping = State(phase=Phase.STOPPING, then=Outcome.FAILED)
-    logged = "rank 0 failed; all workers are stopped"
-    assert describe_decision(Outcome.FAILED, stopping, "rank 0 failed; no restart", logged) == ""
+    failed = StopReason.of("disk full; free 3 GB")
+    logged = StopReason("disk full; free 3 GB; all workers are stopped", failed.facts)
+    assert describe_decision(Outcome.FAILED, stopping, failed, logged) == ""
+    other = describe_decision(Outcome.FAILED, stopping, StopReason.of("disk full"), logged)
+    assert other == "the job ended: disk full; all workers are stopped"
 
 
 def test_a_signal_while_no_worker_runs_stops_none():
     state = State(phase=Phase.DONE, then=Outcome.SIGNALLED, asked_by=signal.SIGINT)
-    text = describe_decision(Outcome.SIGNALLED, state, "")
+    text = describe_decision(Outcome.SIGNALLED, state, StopReason())
     assert text == "SIGINT received; no worker is running"
 
 

@@ -6,6 +6,7 @@ The tests are the rows of the tables in docs/errors.md ("One cause, one code").
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 
@@ -108,6 +109,33 @@ def test_a_node_is_lost_and_its_budget_is_spent(agents, start):
     assert host.exit_code() == 128 + signal.SIGKILL
     assert ") was lost: " in host.stderr
     assert "pid 0" not in host.stderr
+
+
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+def test_a_lost_node_of_a_fixed_number_without_restarts(agents, endpoint_of, backend):
+    """The nodes that are left do not wait for one that may never come."""
+    conf = "keep_alive_interval=0.4,keep_alive_max_attempt=8"
+    more = {"backend": backend, "run_id": f"fixed-{backend}", "conf": conf}
+    words = options(endpoint_of(backend), "3", **more)
+    first = agents.start(*words, name="first", LOGLEVEL="INFO")
+    agents.until(lambda: "1 came" in first.stderr, "the first node")  # the host of the store
+    others = [agents.start(*words, name=f"other{number}") for number in range(2)]
+    agents.until_round(0, first, *others)
+    others[0].kill()
+    assert [first.exit_code(), others[1].exit_code()] == [128 + signal.SIGKILL] * 2
+    for node in (first, others[1]):
+        assert ") was lost: " in node.stderr
+        assert "No restart: 1 node is missing, and none waits to take a place" in node.stderr
+
+
+@pytest.mark.parametrize("restarts", ["0,node:inf", "1"])
+def test_a_job_that_waits_for_another_node_says_until_when(agents, start, restarts):
+    words = (f"--max-restarts={restarts}",)
+    host, guest = start_both(agents, start, "2", *words)
+    guest.kill()
+    line = r"waiting for .* was lost: .*; it needs 2 nodes; 1 came: .*; waits until \d\d:\d\d:\d\d"
+    agents.until(lambda: re.search(line, host.stderr), "the line")
+    agents.finish(host, start("another", "2", GUEST, *words))
 
 
 def test_a_signal_is_for_one_node(agents, start):

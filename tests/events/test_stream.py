@@ -203,7 +203,12 @@ HISTORIES = {
             notifications.WorkerExited(GROUP, WorkerExit(WORKERS[1], -9, False, failure())),
             notifications.WorkersFailed(GROUP, {3: failure()}, 3),
             notifications.BeforeRendezvous(replace(GROUP, attempt=1)),
-            notifications.AfterRendezvous(replace(GROUP, attempt=1, round=1), 0.1, "rank 3 failed"),
+            notifications.AfterRendezvous(
+                replace(GROUP, attempt=1, round=1),
+                0.1,
+                "rank 3 failed; free 3 GB",
+                "restart 1 of 3",
+            ),
             notifications.WorkersFailed(
                 replace(GROUP, attempt=1, round=1), {3: failure(pid=80)}, 3
             ),
@@ -363,11 +368,9 @@ def test_the_cause_of_a_restart(recorder):
     play_one(recorder, "failure with a restart, then for good")
     (restart,) = (event for event in recorder.events if event.name == "plaunch.restart")
     recorded = restart.metadata
-    assert (recorded["cause"], recorded["reason"], recorded["attempt"]) == (
-        "failure",
-        "rank 3 failed",
-        1,
-    )
+    assert (recorded["cause"], recorded["attempt"]) == ("failure", 1)
+    assert recorded["reason"] == "rank 3 failed; free 3 GB"
+    assert recorded["decision"] == "restart 1 of 3"
 
 
 @pytest.mark.parametrize(

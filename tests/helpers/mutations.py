@@ -101,6 +101,10 @@ def _states():
     return [
         began, running, settling, over, over, over,
         transitions.notify(running, "h0~0", 10),
+        transitions.broadcast(running, "h0~0", "stacks", "now"),
+        transitions.settle_failed(
+            settling, told, max_restarts=1, by="h0~0", is_final=False, now=1_700_000_000.0
+        ),
         transitions.replace_job(running, "nobody is left", by="h0~0"),
         transitions.end(running, success, by="h"),
     ]  # fmt: skip

@@ -46,7 +46,7 @@ def test_a_spare_takes_the_place_and_the_others_keep_their_ranks(job):
     b.fail()
     assert job.settle(a, c, spare) == [0, 2, 1]
     check_excluded(b)
-    assert job.nodes[0].state.reason.endswith(WHY)
+    assert job.nodes[0].state.decision.endswith(WHY)
 
 
 def test_the_spare_takes_the_place_of_the_only_node(simulate):
@@ -134,7 +134,7 @@ def test_a_job_with_nodes_on_one_host_only_keeps_them(simulate):
     job.settle()
     nodes[0].fail()
     assert job.settle(*nodes) == [0, 1]
-    assert nodes[1].state.reason.endswith(f"{WHY}; but the job cannot go on without it")
+    assert nodes[1].state.decision.endswith(f"{WHY}; but the job cannot go on without it")
     assert not nodes[1].state.excluded
 
 

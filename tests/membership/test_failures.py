@@ -285,8 +285,9 @@ def test_the_reason_of_a_restart_for_a_lost_peer_has_the_early_ends(settled):
     job.settle(first, second)
     host = second.membership.identity.host
     assert first.state.reason == (
-        f"{GONE.summary}; rank 1 on {host} had ended with exit code 0, 12 s before; restart 1 of 1"
+        f"{GONE.summary}; rank 1 on {host} had ended with exit code 0, 12 s before"
     )
+    assert first.state.decision == "restart 1 of 1"
     assert first.membership.part.succeeded == second.membership.part.succeeded == {}
 
 

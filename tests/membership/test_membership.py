@@ -158,7 +158,9 @@ def test_a_failure_anywhere_is_another_attempt_everywhere(settled):
     job.settle(*nodes, seconds=2.0)
     assert [node.place.attempt for node in nodes] == [1, 1, 1]
     assert nodes[0].kinds == ["failed"]
-    assert {n.place.reason for n in nodes} == {"rank 2 failed; restart 1 of 1"}
+    assert {(n.place.reason, n.place.decision) for n in nodes} == {
+        ("rank 2 failed", "restart 1 of 1")
+    }
 
 
 def test_a_node_that_requests_the_next_round_has_no_failure_to_report(settled):

@@ -47,6 +47,15 @@ def test_only_the_agent_reports_the_wait_for_the_first_answer(outage, clock, cap
     assert len(caplog.messages) == has_answered
 
 
+def test_the_end_of_an_outage_that_was_reported_is_logged(outage, clock, caplog):
+    caplog.set_level("INFO", "plaunch")
+    outage.recovered()
+    fail_at(outage, clock, 0.0, 11.0, 15.0)
+    outage.recovered()
+    outage.recovered()
+    assert caplog.messages[1:] == ["the store at node0:1 answers again, after 15 s"]
+
+
 def test_an_answer_ends_the_outage(outage, clock, caplog):
     fail_at(outage, clock, 0.0, 9.0)
     outage.recovered()

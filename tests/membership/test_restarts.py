@@ -21,10 +21,10 @@ def test_the_policy_overrides_the_budget(simulate):
     nodes[1].fail()
     job.settle()
     assert nodes[0].state.attempt == 1
-    assert nodes[0].state.reason.endswith("; once more")
+    assert nodes[0].state.decision == "once more"
     nodes[0].fail()
     job.have_verdict(nodes)
-    assert nodes[1].verdict.reason.endswith("; that is enough")
+    assert nodes[1].verdict.no_restart == "that is enough"
     (first, before), (second, history) = policy.asked
     assert (first.rank, first.attempt, before) == (1, 0, ())
     assert (second.rank, second.attempt) == (0, 1)
@@ -122,7 +122,7 @@ def test_a_restart_after_a_lost_node_may_cost_and_be_delayed(simulate):
     assert not job.run(29.0, lambda: job.is_settled(nodes[:2]))
     job.settle(*nodes[:2])
     assert nodes[0].state.attempt == 1
-    assert nodes[0].state.reason.endswith("; restart 1 of 1 for node")
+    assert nodes[0].state.decision == "restart 1 of 1 for node"
     job.kill(nodes[1])
     job.have_verdict(nodes[:1])
     verdict = nodes[0].verdict

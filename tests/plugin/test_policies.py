@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import sys
@@ -32,7 +33,8 @@ RESTART = Decision(RestartAction.RESTART, "as decided")
 
 
 def context(host="node0", **settings):
-    config = LaunchConfig(1, 1, 2, run_id="job", **settings)
+    config = LaunchConfig(**{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2, **settings})
+    config.run_id = "job"
     return PluginContext("job", "default", host, settings=config.settings())
 
 
@@ -258,6 +260,22 @@ def test_without_any_policy_restarts_are_counted(monkeypatch, caplog) -> None:
         "no restart is left (--max-restarts=1)",
     )
     assert "failed in decide: ZeroDivisionError; --max-restarts alone decides" in caplog.text
+
+
+def test_without_any_policy_a_lost_node_ends_a_job_without_restarts(monkeypatch) -> None:
+    def decide(failure, **settings):
+        policy = LaunchRestartPolicy(plugin_manager(), context(min_nodes=2, **settings))
+        monkeypatch.setattr(policy, "_names", ())
+        return policy.decide(failure, []).action
+
+    lost = Failure(Cause.NODE, -1, "node1", 137, missing_nodes=1)
+    assert decide(lost, max_restarts=0, max_nodes=2) is RestartAction.STOP
+    assert decide(lost, max_restarts=0, max_nodes=3) is RestartAction.RESTART
+    assert decide(lost, max_restarts=1, max_nodes=2) is RestartAction.RESTART
+    by_cause = {"max_restarts_by_cause": {"node": math.inf}}
+    assert decide(lost, max_restarts=0, max_nodes=2, **by_cause) is RestartAction.RESTART
+    spare = Failure(Cause.NODE, -1, "node1", 137)
+    assert decide(spare, max_restarts=0, max_nodes=2) is RestartAction.RESTART
 
 
 # --- the signal policy ----------------------------------------------------------------------------

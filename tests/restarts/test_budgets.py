@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from plaunch import LaunchConfig
 from plaunch.cli.options import max_restarts
@@ -14,6 +16,7 @@ from plaunch.restarts import format_budgets, parse_budgets
     [
         ("3", 3, {}),
         ("3,hang:1,oom:0", 3, {"hang": 1, "oom": 0}),
+        ("0,node:inf", 0, {"node": math.inf}),
         ("0,node:2,worker:4,health:1", 0, {"node": 2, "worker": 4, "health": 1}),
     ],
 )
@@ -32,6 +35,8 @@ def test_what_is_read(text, total, by_cause) -> None:
         ("3,hnag:1", "'hnag' is not a cause of failures; did you mean 'hang'"),
         ("3,:1", "'' is not a cause of failures"),
         ("3,", "is not CAUSE:NUMBER"),
+        ("0,node:-inf", "is not CAUSE:NUMBER or CAUSE:inf"),
+        ("0,node:nan", "is not CAUSE:NUMBER or CAUSE:inf"),
     ],
 )
 def test_what_is_refused(text, message) -> None:
@@ -45,6 +50,8 @@ def test_what_is_refused(text, message) -> None:
         ({"hang": -1}, "is -1 for 'hang', which is not a number"),
         ({"hang": True}, "is True"),
         ({"hang": "1"}, "is '1'"),
+        ({"hang": math.nan}, "is nan"),
+        ({"hang": 1.0}, "is 1.0"),
         ({"hagn": 1}, "'hagn' is not a cause of failures; did you mean 'hang'"),
     ],
 )

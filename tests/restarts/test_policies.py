@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
@@ -307,3 +309,15 @@ def test_always_and_never() -> None:
 def test_always_and_never_reject_other_options(policy, options) -> None:
     with pytest.raises(UsageError, match="is for the restart policy 'standard'"):
         policy(context(**options))
+
+
+def test_a_cause_may_have_any_number_of_restarts():
+    """Lost nodes are not counted then; other causes are, for their delay and their attempts."""
+    job = Job(0, {"node": math.inf, "hang": math.inf}, restart_delay="5s")
+    for _ in range(3):
+        decision = job.fail(lost(missing_nodes=1))
+        assert (decision.action, decision.costs, decision.delay) == (RESTART, False, 0.0)
+    for number in (1, 2):
+        decision = job.fail(exit_17(cause=Cause.HANG, started=100.0 * number))
+        assert (decision.action, decision.costs) == (RESTART, True)
+        assert decision.reason == f"restart {number} for hang, after 5 s"

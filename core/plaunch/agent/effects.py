@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications, states
-from plaunch.agent.messages import REQUESTS, describe_decision
+from plaunch.agent.messages import REQUESTS, StopReason, describe_decision
 from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class Effects:
     """
 
     def __init__(self, components: LoopComponents) -> None:
-        self.logged_reason = ""  # the last message about why the workers are stopped
-        self._deferred = ""  # the next one
+        self.logged = StopReason()  # about why the workers were stopped last
+        self._deferred = StopReason()  # the next one
         self._log_at = 0.0  # on the monotonic clock
         self.stop = StopInProgress(components.workers.end_stop)
         self._components = components
@@ -109,8 +110,8 @@ class Effects:
         joiner = self._components.joiner
         joiner.join()
         if joiner.waits_for:
-            self._deferred = ""  # the next line has it
-            self._log(f"waiting for {joiner.waits_for}")
+            self._deferred = StopReason()  # the next line has it
+            self._log(StopReason(f"waiting for {joiner.waits_for}", has_next_round=True))
 
     def _skip_delay(self, action: states.SkipDelay, state: State) -> None:
         if self._components.joiner.waits_for:
@@ -165,21 +166,22 @@ class Effects:
         components = self._components
         components.results.end_work()
         components.peers.announce(action.then, state)
-        text = describe_decision(action.then, state, components.peers.reason, self.logged_reason)
+        why = components.peers.stop_reason
+        logged = replace(why, text=describe_decision(action.then, state, why, self.logged))
         if action.then in (states.RestartReason.FAILURE, states.Outcome.FAILED):
-            self._deferred, self._log_at = text, time.monotonic() + _LOG_AFTER
+            self._deferred, self._log_at = logged, time.monotonic() + _LOG_AFTER
         else:
             self.log_deferred()
-            self._log(text)
+            self._log(logged)
 
     def due(self) -> float | None:
         """Seconds until a deferred message must be logged, or None."""
-        return max(self._log_at - time.monotonic(), 0.0) if self._deferred else None
+        return max(self._log_at - time.monotonic(), 0.0) if self._deferred.text else None
 
     def log_round(self, text: str) -> None:
         """Log why a round has formed; the deferred message if that is not known."""
         if text:
-            self._deferred = ""
+            self._deferred = StopReason()
             logger.warning("%s", text)
         else:
             self.log_deferred()
@@ -187,12 +189,12 @@ class Effects:
     def log_deferred(self) -> None:
         """Log the deferred message, if there is one."""
         self._log(self._deferred)
-        self._deferred = ""
+        self._deferred = StopReason()
 
-    def _log(self, text: str) -> None:
-        if text:
-            self.logged_reason = text
-            logger.warning("%s", text)
+    def _log(self, why: StopReason) -> None:
+        if why.text:
+            self.logged = why
+            logger.warning("%s", why.text)
 
 
 def log_without_effect(request: states.Requested, state: State) -> None:

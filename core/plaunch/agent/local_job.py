@@ -18,6 +18,7 @@ from plaunch.errors import RendezvousClosedError
 from plaunch.process.failure import first_failure
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous, WorldRanks
 from plaunch.rendezvous.job import JobOutcome, JobRound, Verdict
+from plaunch.texts import join_facts
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class LocalJob:
         self._formed_at = -math.inf  # on the monotonic clock
         self._world_size = 1  # nodes in the last round
         self._succeeded: Mapping[int, float] = {}
-        self._reason = ""  # of the next round
+        self._reason = self._decision = ""  # of the next round
         self._delay = 0.0  # seconds before the next round
         self._resume_at: float | None = None  # on the monotonic clock, once the delay has begun
         self._resumed = threading.Event()
@@ -119,7 +120,8 @@ class LocalJob:
         self._formed_at = self._clock()
         self._world_size = info.world_size
         self._succeeded = {}
-        reason, self._reason = self._reason, ""
+        reason, decision = self._reason, self._decision
+        self._reason = self._decision = ""
         return JobRound(
             _agent_store_of(info),
             info.rank,
@@ -128,6 +130,7 @@ class LocalJob:
             attempt=self.attempt,
             ranks=ranks,
             reason=reason,
+            decision=decision,
             open_store=lambda: info.store,
         )
 
@@ -142,7 +145,8 @@ class LocalJob:
         delay = self.restart_delay()
         if not delay:
             return describe_wait(self._handler)
-        return f"{describe_delay(delay, time.time())}: {self._reason}"
+        why = join_facts(self._reason, self._decision)
+        return f"{describe_delay(delay, time.time())}: {why}"
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -193,8 +197,8 @@ class LocalJob:
         if is_final or not is_restart:
             self._end(JobOutcome.FAILED, what, failures, why)
             return
-        why = why or f"restart {self.attempt + 1} of {self._spec.max_restarts}"
-        self._reason = f"{what}; {why}"
+        self._reason = what
+        self._decision = why or f"restart {self.attempt + 1} of {self._spec.max_restarts}"
         self.attempt += decision is None or decision.costs
         self._delay = 0.0 if decision is None else decision.delay
         self._resumed.clear()

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.states import Outcome, Phase, RequestKind, RestartReason, State
 from plaunch.durations import format_duration
 from plaunch.errors import RendezvousTimeoutError, one_line
-from plaunch.process.failure import describe_early_ends, first_failure
+from plaunch.process.failure import describe_early_ends, describe_failure, first_failure
 from plaunch.rendezvous.api import RendezvousHandler
+from plaunch.texts import join_facts
+from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.agent.worker import RunResult
     from plaunch.process.failure import ProcessFailure
@@ -24,17 +26,45 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 
+@plain_dataclass
+class StopReason(Value):
+    """Why the agent stops its workers, or how the job ended.
+
+    Args:
+        text: a sentence.
+        facts: what it says, each in the words in which nodes report that to each other; a later
+            message leaves these out.
+        has_next_round: whether it says what has led to the next round.
+    """
+
+    text: str = ""
+    facts: Sequence[str] = ()
+    has_next_round: bool = False
+
+    @classmethod
+    def of(cls, *facts: str) -> StopReason:
+        """The reason that consists of these facts."""
+        return cls(join_facts(*facts), facts)
+
+
+NOTHING_LOGGED = StopReason()
+
+
 def describe_decision(
-    then: RestartReason | Outcome, state: State, reason: str, logged: str = ""
+    then: RestartReason | Outcome,
+    state: State,
+    why: StopReason,
+    logged: StopReason = NOTHING_LOGGED,
 ) -> str:
     """One line about what happened and what follows; empty if there is nothing to report.
 
     Args:
         then: what follows.
         state: of the agent.
-        reason: why the agent stops its workers, or how the job ended.
-        logged: what this returned last.
+        why: what happened.
+        logged: what has been logged about the last end of workers.
     """
+    reason = why.text
     requested = describe_request(state)
     if then is Outcome.SUCCEEDED and state.is_asked_to_end:
         return (
@@ -50,9 +80,7 @@ def describe_decision(
     stopping = "all workers are stopped" if is_running else ""
     if then is RestartReason.MEMBERSHIP:
         return f"{reason}; " + (f"{stopping}, and " if stopping else "") + "a new round begins"
-    if then is Outcome.FAILED and (
-        state.phase is Phase.DONE or reason.partition("; ")[0] in logged
-    ):
+    if then is Outcome.FAILED and (state.phase is Phase.DONE or set(why.facts) & set(logged.facts)):
         return ""  # the report that follows contains it
     if isinstance(then, Outcome) and then is not Outcome.ERROR:
         reason = f"the job ended: {reason}"
@@ -86,7 +114,7 @@ REQUESTS = {
 }
 
 
-def describe_round(formed: JobRound, state: State, logged: str = "") -> str:
+def describe_round(formed: JobRound, state: State, logged: StopReason = NOTHING_LOGGED) -> str:
     """One line about why a round was formed; empty if all of it has been logged.
 
     What the job decided after a failure is new; arrivals and departures that led to a round have
@@ -95,18 +123,17 @@ def describe_round(formed: JobRound, state: State, logged: str = "") -> str:
     Args:
         formed: the round.
         state: of the agent before the round.
-        logged: what the agent has logged about the end of the last round.
+        logged: what has been logged about the end of the last round.
     """
     is_restart = formed.attempt > state.attempt
     if state.round < 0 or not (is_restart or state.then is RestartReason.FAILURE):
         return ""  # this node was not there, or has logged the change
-    what, _, decision = formed.reason.partition("; ")
-    if not decision:
-        text = what or (f"restart {formed.attempt} of {state.max_restarts}" if is_restart else "")
-        return "" if text in logged else text
-    if "restart" not in decision:
-        decision = f"restart ({decision})"
-    return decision if what in logged else f"{what}; {decision}"
+    is_logged = logged.has_next_round or formed.reason in logged.facts
+    what = "" if is_logged else formed.reason
+    decision = formed.decision
+    if is_restart and not (formed.reason or decision):
+        decision = f"restart {formed.attempt} of {state.max_restarts}"
+    return join_facts(what, decision)
 
 
 def list_early_ends(
@@ -131,13 +158,18 @@ def describe_failures(result: RunResult) -> str:
     rank, failure = first_failure(result.failures)
     if rank < 0:
         return failure.text  # the launcher's own
-    how = failure.text.partition("\n")[0] if failure.hung else failure.headline
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
     early_ends = "".join(f"; {line}" for line in result.early_ends if failure.is_consequence)
-    return (
-        f"rank {rank} on {failure.host} (pid {failure.pid}) {failure.verb}: {how}"
-        f"{others}{early_ends}"
-    )
+    return f"{describe_failure(rank, failure)}{others}{early_ends}"
+
+
+def stop_reason_of(result: RunResult) -> StopReason:
+    """The reason to stop the workers of this node because some have failed."""
+    text = describe_failures(result)
+    if not result.failures:
+        return StopReason.of(text)
+    rank, failure = first_failure(result.failures)
+    return StopReason(text, (text, describe_failure(rank, failure)))
 
 
 _FIRST_LINE = 3.0  # seconds of waiting before the first line

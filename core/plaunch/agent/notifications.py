@@ -79,12 +79,13 @@ class BeforeRendezvous(Notification):
 class AfterRendezvous(Notification):
     """A round is complete; ranks are known and workers are about to start.
 
-    `duration` is how long the node waited for it, in seconds; `reason` is why there is another
-    round, and empty for the first one.
+    `duration` is how long the node waited for it, in seconds; `reason` is what has led to it, and
+    `decision` what the job decided about that; both are empty for the first round.
     """
 
     duration: float = 0.0
     reason: str = ""
+    decision: str = ""
 
 
 @plain_dataclass

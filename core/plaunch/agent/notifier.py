@@ -76,10 +76,11 @@ class Notifier:
         if self._notify is not None:
             self._notify(notification(self.group_info(), *args, **kwargs))
 
-    def notify_round(self, formed: RoundFormed, waited: float, reason: str) -> None:
+    def notify_round(self, formed: RoundFormed, waited: float, reason: str, decision: str) -> None:
         """Notify that a round has formed, for which this node `waited` so many seconds."""
         if self._notify is not None:
-            self._notify(notifications.AfterRendezvous(self.group_info(formed), waited, reason))
+            group = self.group_info(formed)
+            self._notify(notifications.AfterRendezvous(group, waited, reason, decision))
 
     def notify_state(self, new: WorkerState) -> None:
         """Set the state of the worker group; notify if it has changed."""

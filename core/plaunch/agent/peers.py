@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.messages import describe_failures, describe_request
+from plaunch.agent.messages import StopReason, describe_request, stop_reason_of
 from plaunch.agent.worker import LAUNCHER, RunResult, WorkerState, launcher_failure
 from plaunch.errors import (
     PlaunchError,
@@ -21,6 +21,7 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.job import JobOutcome
+from plaunch.texts import join_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,7 @@ class Peers:
         interval: float,
         patience: float,
     ) -> None:
-        self.reason = ""  # why the agent stops its workers, or the job was closed
+        self.stop_reason = StopReason()  # also why the job was closed
         self.interval = interval
         self._job = job
         self._notifier = notifier
@@ -122,7 +123,7 @@ class Peers:
         Workers do not get another signal while they save, so signals are not forwarded. Workers
         that have succeeded (`is_clearing`) need not be stopped for another round.
         """
-        reason = self.reason
+        reason = self.stop_reason
         changes = self.take_changes()
         if not is_clearing:
             self._note_losses(changes)
@@ -130,7 +131,7 @@ class Peers:
         ends = (states.JobEnded, states.Requested, states.PeersUnreachable)
         if is_clearing or isinstance(events[0] if events else None, ends):
             return events
-        self.reason = reason
+        self.stop_reason = reason
         return []
 
     def log_losses(self) -> None:
@@ -179,10 +180,13 @@ class Peers:
             return [] if is_own else [end]
         if not by_kind:
             return []
-        self.reason = "; ".join(_describe(change) for same in by_kind.values() for change in same)
+        self.stop_reason = StopReason.of(
+            *(_describe(change) for same in by_kind.values() for change in same)
+        )
         if ChangeKind.UNREACHABLE in by_kind:
             self._lost = by_kind[ChangeKind.UNREACHABLE][0]
-            self.reason = _describe(replace(self._lost, reason=""))  # the error has the reason
+            # The error has the reason.
+            self.stop_reason = StopReason.of(_describe(replace(self._lost, reason="")))
             return [states.PeersUnreachable()]
         if ChangeKind.FAILED in by_kind:
             return [states.PeersFailed()]
@@ -196,9 +200,9 @@ class Peers:
         """
         verdict = self._job.verdict
         if verdict is None:
-            self.reason = reason
+            self.stop_reason = StopReason.of(reason)
             return states.JobEnded(JobOutcome.CLOSED)
-        self.reason = verdict.reason
+        self.stop_reason = StopReason.of(verdict.reason)
         outcome = JobOutcome(verdict.outcome)  # a handler may give the word
         if outcome is JobOutcome.STOPPED and not verdict.is_past:
             return states.Requested(states.RequestKind.STOP, verdict.reason, "", verdict.node)
@@ -250,7 +254,7 @@ class Peers:
 
     def note_failure(self, result: RunResult) -> None:
         """Own workers have failed by themselves; `report_failures` follows."""
-        self.reason = describe_failures(result)
+        self.stop_reason = stop_reason_of(result)
 
     def report_failures(
         self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
@@ -272,9 +276,9 @@ class Peers:
             before: the failures of its workers that led to this round, by global rank; they stay
                 the first cause.
         """
-        self.reason = str(error)
+        self.stop_reason = StopReason.of(str(error))
         self._awaits_verdict = True
-        text = self.reason if isinstance(error, PlaunchError) else repr(error)
+        text = str(error) if isinstance(error, PlaunchError) else repr(error)
         failure = launcher_failure(text, getattr(error, "exit_code", 1))
         # `before` may have a failure of the launcher, too: its store was lost.
         rank = min([LAUNCHER, *(rank - 1 for rank in before)])
@@ -354,7 +358,7 @@ class Peers:
             return RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
         if verdict is None:
             return RendezvousClosedError(
-                f"the rendezvous of job {run_id!r} was closed: {self.reason}"
+                f"the rendezvous of job {run_id!r} was closed: {self.stop_reason.text}"
             )
         if verdict.outcome == JobOutcome.TIMED_OUT:
             return RendezvousTimeoutError(verdict.reason)
@@ -363,7 +367,7 @@ class Peers:
         when = f"{datetime.fromtimestamp(verdict.time).astimezone():%Y-%m-%d %H:%M:%S %z}"
         return RendezvousClosedError(
             f"job {run_id!r} ended without this node: {verdict.outcome}, found by node "
-            f"{verdict.node} at {when}: {verdict.reason}"
+            f"{verdict.node} at {when}: {join_facts(verdict.reason, verdict.no_restart)}"
         )
 
 

@@ -50,7 +50,7 @@ class Phases:
         return self._components.preconditions.watch()
 
     def _watch_round(self, state: State) -> list[AgentEvent]:
-        events = self._components.joiner.watch(state, self._effects.logged_reason)
+        events = self._components.joiner.watch(state, self._effects.logged)
         for event in events:
             if isinstance(event, states.RoundFormed):
                 self._effects.log_round(event.message)

@@ -146,9 +146,9 @@ class Results:
         self._lasted: float | None = None  # seconds until something ended their work
 
     def begin_round(self, attempt: int, reason: str) -> None:
-        """A round has formed, in this attempt; `reason` is the job's, empty if it gave none."""
+        """A round has formed, in this attempt, because of `reason`; empty if the job gave none."""
         if self._attempt is not None and attempt > self._attempt:
-            cause = reason.partition("; ")[0] or describe_failures(self.of_workers)
+            cause = reason or describe_failures(self.of_workers)
             self.earlier.append(EarlierAttempt(self._attempt, cause, self._lasted or 0.0))
         self.of_workers = RunResult(WorkerState.INIT)
         self._has_started = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent import notifications
@@ -30,7 +31,7 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.agent.messages import WaitReporter
+    from plaunch.agent.messages import StopReason, WaitReporter
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.results import Results
@@ -163,7 +164,7 @@ class RoundJoiner:
         self._prepare = workers.preparation()
         self._preparing: BackgroundCall[Mapping[str, float]] | None = None
         self._formed: RoundFormed | None = None  # while workers are prepared
-        self._reason = ""  # why the job has formed that round; may be empty
+        self._reason = ""  # what has led to that round; may be empty
         self._peers = peers
         self._results = results
         self._notifier = notifier
@@ -195,12 +196,12 @@ class RoundJoiner:
             self._delay = delay
             self._notifier.notify(notifications.RestartDelayed, delay)
 
-    def watch(self, state: State, logged: str) -> list[AgentEvent]:
+    def watch(self, state: State, logged: StopReason) -> list[AgentEvent]:
         """Wait until the round has formed and workers can be started, or something else happens.
 
         Args:
             state: of the agent.
-            logged: the last message about why the workers were stopped.
+            logged: what has been logged about why the workers were stopped last.
         """
         self._poller.poll([], min(self._wait_reporter.pause(), _CHECK_INTERVAL))
         self._peers.log_losses()
@@ -220,17 +221,18 @@ class RoundJoiner:
         return self._watch_preparation(self._formed)
 
     def _enter(
-        self, formed: FormedRound, duration: float, state: State, logged: str
+        self, formed: FormedRound, duration: float, state: State, logged: StopReason
     ) -> RoundFormed:
         """Enter the round that has formed after `duration` seconds; prepare the workers."""
         info = formed.info
         self._group.workers = formed.workers
         self._group.enter_round(info, info.agent_store)
-        logged_now = "; ".join((logged, *self._peers.take_losses()))
+        losses = self._peers.take_losses()
+        known = replace(logged, facts=(*logged.facts, *losses))
         self._reason = info.reason
-        event = RoundFormed(info.attempt, info.round, describe_round(info, state, logged_now))
+        event = RoundFormed(info.attempt, info.round, describe_round(info, state, known))
         waited = max(duration - self._delay, 0.0)
-        self._notifier.notify_round(event, waited, info.reason or logged)
+        self._notifier.notify_round(event, waited, info.reason or logged.text, info.decision)
         if self._prepare is not None:
             self._preparing = BackgroundCall("preparation", self._prepare, self._poller.wake_up)
         return event

@@ -159,7 +159,8 @@ SUPERVISION = (
     Option(
         ("--max-restarts",),
         "maximum number of restarts of all workers after failures; causes may have their own, as "
-        "in 3,hang:1,oom:0 (default: 0)",
+        "in 3,hang:1,node:inf; with 0 and a fixed --nnodes, a lost node ends the job, unless "
+        "another one waits for its place (default: 0)",
         default=0,
         metavar="N[,CAUSE:N,...]",
         read=max_restarts,

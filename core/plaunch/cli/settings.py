@@ -69,7 +69,7 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     if traits.has_given_ranks:
         rdzv_configs["rank"] = 0 if args.node_rank is None else args.node_rank
     max_restarts = args.max_restarts
-    by_cause: dict[str, int] = {}
+    by_cause: dict[str, float] = {}
     if isinstance(max_restarts, str):
         from plaunch.restarts import parse_budgets  # if there are any
 

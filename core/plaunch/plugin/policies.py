@@ -199,11 +199,16 @@ class LaunchRestartPolicy:
         return {**values}
 
     def _count(self, failure: Failure) -> Decision:
-        from plaunch.restarts import Decision, RestartAction  # failures only
+        from plaunch.restarts import Decision, RestartAction, ends_with_lost_node  # failures only
 
-        if failure.cause.is_outside:
+        settings = self._context.settings
+        total: Any = settings.get("max_restarts", 0)
+        by_cause: Any = settings.get("max_restarts_by_cause") or {}
+        nodes: Any = settings.get("min_nodes"), settings.get("max_nodes")
+        if failure.cause.is_outside and not (
+            failure.missing_nodes and ends_with_lost_node(total, by_cause, *nodes)
+        ):
             return Decision(RestartAction.RESTART, costs=False)
-        total: Any = self._context.settings.get("max_restarts", 0)
         if failure.attempt >= total:
             return Decision(RestartAction.STOP, f"no restart is left (--max-restarts={total})")
         return Decision(RestartAction.RESTART, f"restart {failure.attempt + 1} of {total}")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from plaunch.process.failure import ProcessFailure as ProcessFailure
     from plaunch.process.failure import describe_early_ends as describe_early_ends
     from plaunch.process.failure import describe_exit as describe_exit
+    from plaunch.process.failure import describe_failure as describe_failure
     from plaunch.process.logs import LogsDest as LogsDest
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
@@ -116,7 +117,8 @@ __getattr__, __dir__, __all__ = attach(
         ".error_file": "ErrorFileError read_error_file record",
         ".excerpts": "shorten",
         ".failure": (
-            "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit"
+            "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit "
+            "describe_failure"
         ),
         ".logs": "LogsDest LogsSpecs Std find_run_dir read_dest remove_temporary to_map",
         ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE inheritable without_secrets",

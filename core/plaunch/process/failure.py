@@ -325,6 +325,12 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
     return rank, failures[rank]
 
 
+def describe_failure(rank: int, failure: ProcessFailure) -> str:
+    """Which worker failed, and how, in one line, as all nodes of a job report it."""
+    how = failure.text.partition("\n")[0] if failure.hung else failure.headline
+    return f"rank {rank} on {failure.host} (pid {failure.pid}) {failure.verb}: {how}"
+
+
 def describe_exit(exitcode: int) -> str:
     """An exit code in words; negative means a signal. A shell's 128+n is explained as well."""
     if exitcode < 0:

@@ -36,14 +36,15 @@ class Verdict(Value):
     Args:
         outcome: how it ended.
         node: the node that found it; of a stopped job, the one that received the request.
-        reason: why, in one sentence.
+        reason: what happened, in one sentence; not why there is no restart (`no_restart`).
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, of all nodes, by global rank, the first one
             first. A launcher that failed has a negative number.
         first: whose failure was the first one, as all nodes agree; None if there is none.
         counted: how many more failures there are, by descriptions such as
             "ranks 40-99 (exit code 1)", if they are too many to list.
-        no_restart: why a restart policy decided against a restart; empty if none did.
+        no_restart: why a restart policy decided against a restart, in one sentence; empty if none
+            did.
         is_past: whether the job was over before this node joined.
         early_ends: the workers that had succeeded before the first failure, one line for each node;
             workers that wait for them hang, or fail because they are gone.
@@ -84,7 +85,9 @@ class JobRound(RendezvousInfo):
 
     Args:
         attempt: how many restarts the job has used, the same on all nodes.
-        reason: why there is a new round, in one sentence; empty for the first one.
+        reason: what has led to the new round, in one sentence; empty for the first one.
+        decision: what the job decided about that, such as `restart 2 of 3`, in one sentence; empty
+            if there was nothing to decide.
         round: how many worlds the job has formed before this one, the same on all nodes; None lets
             each agent count those that it was in.
         store, rank, world_size, bootstrap_store_info, ranks, open_store: as in `RendezvousInfo`.
@@ -102,6 +105,7 @@ class JobRound(RendezvousInfo):
         attempt: int,
         ranks: WorldRanks,
         reason: str = "",
+        decision: str = "",
         round: int | None = None,
         open_store: Callable[[], Store | None] | None = None,
     ) -> None:
@@ -111,6 +115,7 @@ class JobRound(RendezvousInfo):
         self.round = round
         self.attempt = attempt
         self.reason = reason
+        self.decision = decision
 
 
 class SharedTexts(Protocol):

@@ -68,7 +68,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self._verdict: Verdict | None = None
         self._failures: dict[int, ProcessFailure] = {}  # of the round that ran last
         self._is_final = False
-        self._reason = ""
+        self._reason = self._decision = ""
 
     def prepare(self, node: NodeSettings) -> None:
         """Count with what the agent under test brings."""
@@ -176,6 +176,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         first = info.rank * self.local_world_size
         total = info.world_size * self.local_world_size
         reason, self._reason = self._reason, ""
+        decision, self._decision = self._decision, ""
         return JobRound(
             info.store,
             info.rank,
@@ -184,6 +185,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
             attempt=self.attempt,
             ranks=self.ranks or WorldRanks(first, total, first, total),
             reason=reason,
+            decision=decision,
         )
 
     def _decide(self) -> None:
@@ -195,8 +197,8 @@ class FakeJobRendezvous(FakeElasticRendezvous):
             self.conclude(JobOutcome.FAILED, failures)
         else:
             self.attempt += 1
-            restart = f"restart {self.attempt} of {self.max_restarts}"
-            self._reason = f"{_describe_first(failures)}; {restart}"
+            self._reason = _describe_first(failures)
+            self._decision = f"restart {self.attempt} of {self.max_restarts}"
 
 
 def _describe_first(failures: Mapping[int, ProcessFailure]) -> str:

@@ -23,6 +23,7 @@ from plaunch.engines import EngineRequest
 from plaunch.errors import UsageError
 from plaunch.plugin import ENGINES
 from plaunch.rendezvous import RendezvousParameters
+from plaunch.restarts import Cause, ends_with_lost_node, format_budgets, parse_budgets
 from plaunch_membership import read_token
 
 from plaunch_engines.driver import STOPS, JobDriver, handled
@@ -93,6 +94,8 @@ def run_on_nodes(invocation: Invocation) -> int:
                     f"--on={args.on} cannot pass a script from stdin ('-') on to the nodes; save "
                     "it as a file"
                 )
+            if getattr(engine, "can_replace", False):
+                words += awaiting_others(args, request.min_nodes or 1, request.max_nodes or 1)
             return _launch(
                 engine, [*words, "--", *program], lambda line: invocation.write(f"{line}\n")
             )
@@ -207,6 +210,8 @@ def _plan(
             f"--spares={request.spares}: nodes of the rendezvous backend 'static' cannot be "
             "replaced; leave --rdzv-backend or --spares out"
         )
+    # This command knows whether another node can take the place of a lost one, not the agents.
+    words = [*words, *awaiting_others(args, low, high)]
     if not args.is_given("rdzv_backend"):
         words = [f"--rdzv-backend={backend}", *words]
     if not args.is_given("rdzv_id"):
@@ -248,6 +253,17 @@ def _plan(
         store=_store_request(args, backend, job, env),
         stdin=read_script(args, logger),
     )
+
+
+def awaiting_others(args: Arguments, min_nodes: int, max_nodes: int) -> list[str]:
+    """Return the option that lets agents wait for a node in the place of a lost one, if needed."""
+    total: Any = args.max_restarts
+    by_cause: dict[str, float] = {}
+    if isinstance(total, str):
+        total, by_cause = parse_budgets(total)
+    if not ends_with_lost_node(total, by_cause, min_nodes, max_nodes):
+        return []
+    return [f"--max-restarts={format_budgets(total, {**by_cause, Cause.NODE.value: math.inf})}"]
 
 
 def _store_request(

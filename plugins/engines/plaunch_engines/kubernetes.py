@@ -59,6 +59,7 @@ class KubernetesEngine:
     """
 
     has_own_files = True
+    can_replace = True
     used_options = ("exclude", "node_python", "pass_env", "pass_secret", "start_limit")
 
     def __init__(self, request: EngineRequest) -> None:

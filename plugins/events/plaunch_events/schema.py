@@ -109,7 +109,9 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
             ),
         ),
         "plaunch.restart.delayed": EventType(EventSource.AGENT, ("seconds",)),
-        "plaunch.restart": EventType(EventSource.AGENT, ("cause", "reason", "max_restarts")),
+        "plaunch.restart": EventType(
+            EventSource.AGENT, ("cause", "reason", "decision", "max_restarts")
+        ),
         "plaunch.restart.completed": EventType(
             EventSource.AGENT,
             (

@@ -129,6 +129,7 @@ class EventStream:
                 "plaunch.restart",
                 cause="failure" if failed else "request" if self._is_requested else "membership",
                 reason=notification.reason,
+                decision=notification.decision,
                 max_restarts=group.max_restarts,
             )
         self._previous_attempt = group.attempt

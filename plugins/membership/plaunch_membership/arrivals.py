@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import LONGEST
 from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 from plaunch.texts import printable
 
@@ -53,12 +54,19 @@ class Arrivals:
     ) -> None:
         self.restart_delay = RestartDelay(membership.clock)
         self._membership = membership
+        self._wait_until = math.inf  # on the membership's clock
         self._endpoint = endpoint
         self._query_interval = bounds.query_interval
         self._present: list[NodeRecord] | None = None
         self._refusal = ""  # the host of the last refused node, and why
         self._stopping: dict[str, float] = {}  # nodes that leave, and until when they are awaited
         self._query_at = 0.0
+
+    def note_wait(self, began: float, patience: float) -> float:
+        """Note that this node waits for a round for `patience` seconds; return those left."""
+        # A start timeout of the launch ends the wait before `patience`.
+        self._wait_until = began + min(patience, self._membership.timing.join_timeout)
+        return began + patience - self._membership.clock()
 
     def wanted(self) -> str:
         """The number of nodes of a round: "2", or "2 to 4"."""
@@ -73,7 +81,7 @@ class Arrivals:
         """
         state = self._membership.state
         if state is not None and (left := self.restart_delay.left(state)):
-            why = f": {printable(state.reason)}" if state.reason else ""
+            why = f": {printable(state.why)}" if state.why else ""
             return (
                 f"the next round of job {self._membership.identity.run_id!r}, in at most "
                 f"{math.ceil(left)} s{why}"
@@ -88,18 +96,26 @@ class Arrivals:
             if self._present is None:
                 done.wait(_FIRST_QUERY_TIMEOUT)
         if self._present is None:
-            return f"{self.wanted()} nodes{self._absent()}{self._where()}"
+            return f"{self.wanted()} nodes{self._until()}{self._absent()}{self._where()}"
         who = self.describe_nodes(self._present)
         round_ = ""
         if state is not None and (why := self._why(state)):
             round_ = f"the next round of job {self._membership.identity.run_id!r}: {why}; it needs "
         came = f"{len(self._present)} came{': ' if who else ''}{who}"
         absent = self._absent() + self._describe_stopping()
-        return f"{round_}{self.wanted()} nodes; {came}{absent}{self._where()}"
+        return f"{round_}{self.wanted()} nodes; {came}{self._until()}{absent}{self._where()}"
+
+    def _until(self) -> str:
+        """When this node ends its wait, on the wall clock; empty if it does not."""
+        left = self._wait_until - self._membership.clock()
+        if left > LONGEST / 2:
+            return ""
+        at = time.localtime(self._membership.wall_clock() + max(left, 0.0))
+        return f"; waits until {time.strftime('%H:%M:%S', at)}"
 
     def _why(self, state: JobState) -> str:
         """The reason for the next round; empty for the first one."""
-        return "" if state.world is None else printable(state.reason, _MAX_REASON_LENGTH)
+        return "" if state.world is None else printable(state.why, _MAX_REASON_LENGTH)
 
     def _where(self) -> str:
         """Describe where the store is, and which node hosts it, if one does."""

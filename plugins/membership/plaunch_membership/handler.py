@@ -224,7 +224,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 pause = job.arrivals.restart_delay.left(membership.state)
                 if pause or membership.is_parked or membership.peers.are_stopping(self._clock()):
                     began = self._clock() + pause
-                left = began + patience - self._clock()
+                left = job.arrivals.note_wait(began, patience)
                 if is_formed or left <= 0:
                     break
                 membership.lock.wait(min(left, self._bounds.check_interval))

@@ -87,6 +87,7 @@ class RoundPlace:
     master_addr: str
     master_port: int
     reason: str
+    decision: str
 
     def to_round(self, open_store: Callable[[], Store] | None) -> JobRound:
         """Convert it for the agent; `open_store` opens torch's store for programs."""
@@ -98,6 +99,7 @@ class RoundPlace:
             attempt=self.attempt,
             ranks=self.ranks,
             reason=self.reason,
+            decision=self.decision,
             round=self.round,
             open_store=open_store,
         )

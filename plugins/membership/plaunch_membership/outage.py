@@ -6,6 +6,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from plaunch_membership.reconnects import ReconnectLog
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,6 +47,13 @@ class OutageReporter:
         self._has_answered = False
         self._failing_since: float | None = None
         self._warn_at = 0.0
+        self._has_warned = False  # of this outage
+        self._reconnects = ReconnectLog(f"the store at {endpoint}", clock)
+
+    def reconnecting(self) -> None:
+        """Note that a stuck connection is replaced."""
+        text = f"the store at {self._endpoint} does not answer; connecting again"
+        self._reconnects.note(text)
 
     def failed(self, error: RendezvousConnectionError) -> None:
         """Note that an operation has failed, and warn if that is due."""
@@ -58,6 +67,7 @@ class OutageReporter:
             self._warn_at = now + self._interval
             seconds = now - self._failing_since
             is_reported = not self._has_answered and _log.isEnabledFor(logging.INFO)
+            self._has_warned = self._has_warned or not is_reported
         if not is_reported:
             text = str(error)
             where = "" if self._endpoint in text else f" at {self._endpoint}"
@@ -65,6 +75,11 @@ class OutageReporter:
 
     def recovered(self) -> None:
         """Note that the store has answered."""
+        self._reconnects.note_answer()
         with self._lock:
             self._has_answered = True
-            self._failing_since = None
+            since, self._failing_since = self._failing_since, None
+            has_warned, self._has_warned = self._has_warned, False
+        if has_warned and since is not None:
+            seconds = self._clock() - since
+            _log.info("the store at %s answers again, after %.0f s", self._endpoint, seconds)

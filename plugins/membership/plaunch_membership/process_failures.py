@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LONGEST
 from plaunch.numbers import name_ranks
-from plaunch.process import Consequence, ProcessFailure, shorten
+from plaunch.process import Consequence, ProcessFailure, describe_failure, shorten
 from plaunch.rendezvous import Verdict
 from plaunch.texts import printable
 
@@ -158,8 +158,7 @@ def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[t
 
 def _job_failure(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
     """Convert one failure; `place` is its position among the node's failures, 0 for the first."""
-    how = failure.text if failure.hung else failure.headline
-    what = f"rank {rank} on {failure.host} (pid {failure.pid}) {failure.verb}: {how}"
+    what = describe_failure(rank, failure)
     if rank < 0:
         what = f"the launcher on {failure.host} failed: {failure.text}"
     return JobFailure(

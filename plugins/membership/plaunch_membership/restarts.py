@@ -30,7 +30,7 @@ from plaunch_membership.process_failures import failure_of_node, from_job_failur
 from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON, RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import StoreRecord
@@ -47,11 +47,15 @@ class FailureContext:
 
     Args:
         started: seconds since the round was formed.
-        hosts: the hosts of its nodes, and of waiting nodes.
+        hosts: the hosts of its nodes, and of waiting nodes; without those that are gone.
     """
 
     started: float
     hosts: Sequence[str]
+
+    def missing_nodes(self, min_nodes: int, excluded: Collection[str]) -> int:
+        """How many nodes are missing for another round."""
+        return max(min_nodes - sum(host not in excluded for host in self.hosts), 0)
 
 
 class RestartDecisions:
@@ -91,8 +95,16 @@ class RestartDecisions:
         if policy is None or first is None:
             return None
         yield from self._read(state.round)
+        min_nodes = self._membership.identity.min_nodes
         failure = failure_of(
-            failures, first, started=bounded(now.started), attempt=state.attempt, cause=cause
+            failures,
+            first,
+            started=bounded(now.started),
+            attempt=state.attempt,
+            cause=cause,
+            missing_nodes=(
+                now.missing_nodes(min_nodes, state.excluded) if cause is Cause.NODE else 0
+            ),
         )
         decision: Decision | None = policy.decide(failure, tuple(self._history))
         if decision is not None and decision.is_restart:

@@ -20,6 +20,7 @@ from plaunch.errors import (
     RendezvousTimeoutError,
 )
 from plaunch.rendezvous import JobOutcome
+from plaunch.texts import join_facts
 
 from plaunch_membership.failures import FailureGroup, FailureSummary, JobFailure
 from plaunch_membership.records import MAX_EXCLUDED, MAX_NAME, MAX_REASON
@@ -73,6 +74,7 @@ class JobEvent:
         reason: why, in words.
         by: the writer and the number of its write, unique in the job.
         signum: the signal of a notice.
+        listener: the name of the listeners of a broadcast.
         index: the rank that a departed node had in the last round; else -1.
     """
 
@@ -82,6 +84,7 @@ class JobEvent:
     by: str = ""
     signum: int = 0
     index: int = -1
+    listener: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class RecordedVerdict:
     Args:
         outcome: how the job ended.
         node: the node that wrote it; for a stopped job, the one that was asked to stop it.
-        reason: why, in one sentence.
+        reason: what happened, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
         failures: the failures of the last round, the first one first.
         others: failures beyond the limit, grouped and counted.
@@ -143,7 +146,8 @@ class JobState:
         term: the number of leaders before this one.
         event: the event that led to this state.
         world: the last round that was formed, if there was one.
-        reason: why there is another round, in one sentence.
+        reason: what has led to another round, in one sentence.
+        decision: what was decided about that; empty if there was nothing to decide.
         verdict: how the job ended.
         pause: the delay before the next round, in seconds.
         excluded: the excluded hosts, and why.
@@ -160,6 +164,7 @@ class JobState:
     event: JobEvent
     world: World | None = None
     reason: str = ""
+    decision: str = ""
     verdict: RecordedVerdict | None = None
     pause: float = 0.0
     excluded: Mapping[str, str] = field(default_factory=dict)
@@ -169,6 +174,11 @@ class JobState:
     def next_round(self) -> int:
         """The round that a node joins next."""
         return self.round if self.phase is JobPhase.FORMING else self.round + 1
+
+    @property
+    def why(self) -> str:
+        """Why there is another round: what has led to it, and the decision; for messages."""
+        return join_facts(self.reason, self.decision)
 
     @property
     def stage(self) -> tuple[JobPhase, int, int]:
@@ -182,6 +192,16 @@ class JobState:
 
     def to_record(self) -> dict[str, object]:
         """Return the fields of its record."""
+        event: dict[str, object] = {
+            "kind": self.event.kind.value,
+            "node": self.event.node,
+            "reason": self.event.reason,
+            "by": self.event.by,
+            "signum": self.event.signum,
+            "index": self.event.index,
+        }
+        if self.event.listener:
+            event["listener"] = self.event.listener
         record: dict[str, object] = {
             "version": self.version,
             "phase": self.phase.value,
@@ -189,16 +209,11 @@ class JobState:
             "attempt": self.attempt,
             "leader": self.leader,
             "term": self.term,
-            "event": {
-                "kind": self.event.kind.value,
-                "node": self.event.node,
-                "reason": self.event.reason,
-                "by": self.event.by,
-                "signum": self.event.signum,
-                "index": self.event.index,
-            },
+            "event": event,
             "reason": self.reason,
         }
+        if self.decision:
+            record["decision"] = self.decision
         if self.pause:
             record["pause"] = bounded(self.pause)
         if self.former_nodes:
@@ -275,9 +290,11 @@ class JobState:
                 by=event.text("by", max_len=_MAX_WRITER),
                 signum=event.integer("signum", low=0),
                 index=event.integer("index", low=-1, default=-1),
+                listener=event.text("listener", max_len=MAX_REASON, default=""),
             ),
             world=world,
             reason=record.text("reason", max_len=MAX_REASON),
+            decision=record.text("decision", max_len=MAX_REASON, default=""),
             verdict=verdict,
             pause=max(bounded(record.number("pause", default=0.0)), 0.0),
             excluded=_excluded_in(record),
@@ -315,7 +332,8 @@ def describe_departure(kind: JobEventKind, node: str, reason: str, index: int = 
 def describe_verdict(verdict: RecordedVerdict) -> str:
     """Describe how a job ended: what, when, where and why."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.time))
-    return f"it {describe_outcome(verdict)} at {when}, says {verdict.node}: {verdict.reason}"
+    why = join_facts(verdict.reason, verdict.no_restart)
+    return f"it {describe_outcome(verdict)} at {when}, says {verdict.node}: {why}"
 
 
 def describe_outcome(verdict: RecordedVerdict) -> str:

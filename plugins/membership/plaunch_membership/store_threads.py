@@ -95,7 +95,7 @@ class StoreThreads:
         bound = max(self._bounds.stuck_after, 3 * self._timing.keep_alive_interval)
         if all(runner.overdue() <= bound for runner in self.runners()):
             return
-        _log.info("the store at %s does not answer; connecting again", self._endpoint)
+        self._outage.reconnecting()
         # One stuck thread shows that the connections are dead, even if the others have not noticed.
         for runner in self.runners():
             runner.renew()

@@ -50,16 +50,15 @@ class NodeTexts:
 
     def broadcast(self, name: str, text: str) -> None:
         """Send a text to the listeners of all nodes; see `plaunch.rendezvous.SharedTexts`."""
-        message = f"{name} {text}"
-        if len(message) > MAX_BROADCAST or " " in name:
+        if len(name) + len(text) >= MAX_BROADCAST or " " in name:
             raise ValueError(
-                f"cannot broadcast {message!r:.60}: the name must have no spaces, and name and "
-                f"text at most {MAX_BROADCAST - 1} characters"
+                f"cannot broadcast {f'{name} {text}'!r:.60}: the name must have no spaces, "
+                f"and name and text at most {MAX_BROADCAST - 1} characters"
             )
         membership = self._membership
         membership.request(
             lambda: membership.change(
-                lambda state: transitions.broadcast(state, membership.me, message)
+                lambda state: transitions.broadcast(state, membership.me, name, text)
             )
         )
 

@@ -62,6 +62,7 @@ def end_round(
         if state.leader == node and kind in (JobEventKind.LEFT, JobEventKind.LOST)
         else state.leader,
         reason=describe_departure(kind, node, reason),
+        decision="",
     )
 
 
@@ -127,7 +128,7 @@ def lose(
         return end(state, verdict, by=by)
     event = JobEvent(kind, node=node, reason=reason, by=by, index=index)
     is_default = not (decision.costs or decision.delay or decision.without)
-    return _restart(state, event, what if is_default else f"{what}; {decision.reason}", decision)
+    return _restart(state, event, what, "" if is_default else decision.reason, decision)
 
 
 def settle_failed(
@@ -148,9 +149,9 @@ def settle_failed(
     why = "" if decision is None or is_final else decision.reason
     if is_final or not is_restart:
         return end(state, _failed(host_of(state.event.node), what, why, summary, now), by=by)
-    reason = f"{what}; {why or f'restart {state.attempt + 1} of {max_restarts}'}"
-    event = JobEvent(JobEventKind.RESTARTED, node=state.event.node, reason=reason, by=by)
-    return _restart(state, event, reason, decision or Decision(RestartAction.RESTART))
+    why = why or f"restart {state.attempt + 1} of {max_restarts}"
+    event = JobEvent(JobEventKind.RESTARTED, node=state.event.node, reason=what, by=by)
+    return _restart(state, event, what, why, decision or Decision(RestartAction.RESTART))
 
 
 def give_up(
@@ -166,7 +167,7 @@ def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float)
     return RecordedVerdict(
         JobOutcome.FAILED,
         host,
-        f"{what}; {why}" if why else what,
+        what,
         now,
         summary.failures,
         summary.groups,
@@ -175,15 +176,16 @@ def _failed(host: str, what: str, why: str, summary: FailureSummary, now: float)
     )
 
 
-def _restart(state: JobState, event: JobEvent, reason: str, decision: Decision) -> JobState:
-    """Start another round, as the restart policy decided."""
+def _restart(state: JobState, event: JobEvent, what: str, why: str, decision: Decision) -> JobState:
+    """Start another round, as the restart policy decided, because of what happened."""
     return _follow(
         state,
         event,
         phase=JobPhase.FORMING,
         round=state.round + 1,
         attempt=state.attempt + decision.costs,
-        reason=reason,
+        reason=what,
+        decision=cut(why, MAX_REASON),
         pause=decision.delay,
         excluded=exclude(state, dict.fromkeys(decision.without, decision.reason)),
     )
@@ -240,11 +242,12 @@ def notify(state: JobState, node: str, signum: int) -> JobState | None:
     return _follow(state, JobEvent(JobEventKind.NOTICE, node=node, by=node, signum=signum))
 
 
-def broadcast(state: JobState, node: str, text: str) -> JobState | None:
-    """Send a text to all nodes of the running round; None if no round runs."""
+def broadcast(state: JobState, node: str, listener: str, text: str) -> JobState | None:
+    """Send a text to a listener of all nodes of the running round; None if no round runs."""
     if state.phase is not JobPhase.RUNNING:
         return None
-    return _follow(state, JobEvent(JobEventKind.BROADCAST, node=node, reason=text, by=node))
+    kind = JobEventKind.BROADCAST
+    return _follow(state, JobEvent(kind, node=node, reason=text, by=node, listener=listener))
 
 
 def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | None:

@@ -74,8 +74,8 @@ class WatcherRoutine:
             if state.event.kind is JobEventKind.BROADCAST and self._membership.is_member(
                 self._membership.state
             ):
-                name, _, text = state.event.reason.partition(" ")
-                self._membership.listeners.get(name, _ignore)(text)
+                listener = self._membership.listeners.get(state.event.listener, _ignore)
+                listener(state.event.reason)
 
     def _find_slot(self, keys: Keys, state: JobState) -> Routine[StoreRecord | None]:
         """Return the result for this node's ticket in a round that was just formed."""
@@ -136,6 +136,7 @@ class WatcherRoutine:
             master_addr=world.master_addr,
             master_port=world.master_port,
             reason=state.reason,
+            decision=state.decision,
         )
         membership.memory.note(state, membership.part.place)
         membership.news.take()  # changes of the last round
@@ -151,7 +152,7 @@ class WatcherRoutine:
         if event.kind is JobEventKind.FORMED:
             # The others have formed a round without this node.
             part.is_active = False
-            reason = f"the others have continued without this node: {state.reason or 'it was away'}"
+            reason = f"the others have continued without this node: {state.why or 'it was away'}"
             membership.news.add(MembershipChange(ChangeKind.LOST, membership.identity.host, reason))
             return
         is_own = event.node == membership.me and event.kind in _OWN

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
+from plaunch_membership import ReconnectLog
 from plaunch_network import resolve_host
 
 from plaunch_rendezvous_etcd.diagnosis import EndpointProblem, diagnose
@@ -97,6 +98,7 @@ class EtcdClient:
         self._checked: set[Endpoint] = set()  # the members whose version is known
         self._has_warned_of_version = False
         self._is_closed = False
+        self._reconnects = ReconnectLog("etcd", time.monotonic)
         self._connecting_since: float | None = None  # for the first link
 
     def link(self) -> Link:
@@ -154,6 +156,7 @@ class EtcdClient:
                     f"etcd at {link.endpoint} has failed to answer {name}: {error}"
                 ) from error
             raise
+        self._reconnects.note_answer()
         self.call_timeout = max(_TIMEOUT_DECAY * self.call_timeout, self.answer_timeout)
         return answers
 
@@ -218,7 +221,7 @@ class EtcdClient:
                 problems.append(error.problem)
                 continue
             if self._has_connected or step:
-                _log.info("continuing with etcd at %s", endpoint)
+                self._reconnects.note(f"continuing with etcd at {endpoint}")
             self._check_version(link)
             self._next = index
             return link

@@ -69,7 +69,9 @@ def fill_in(args: Arguments) -> None:
     is_addressed = args.master_port is not None or args.master_addr is not None
     if not args.rdzv_endpoint and (max_nodes > 1 or is_addressed):
         address = LOOP_BACK if args.master_addr is None else args.master_addr
-        port = DEFAULT_PORT if args.master_port is None else args.master_port
+        port = args.master_port
+        if port is None:  # as under torchrun, the port of one node is a free one
+            port = DEFAULT_PORT if max_nodes > 1 else 0
         if ":" in address:
             address = f"[{address}]"
         args.rdzv_endpoint = f"{address}:{port}"

@@ -6,6 +6,7 @@ This is the text of a `ChildFailedError`.
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
@@ -153,13 +154,17 @@ def describe_stopped(stopped: Mapping[int, int]) -> str:
     for rank, exitcode in sorted(stopped.items()):
         groups.setdefault(exitcode, []).append(rank)
     return ", ".join(
-        f"{name_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
+        f"{name_ranks(ranks)} ({_name_exit(exitcode)})" for exitcode, ranks in groups.items()
     )
 
 
-def _short_exit(exitcode: int) -> str:
-    words = describe_exit(exitcode)
-    return words.removeprefix("killed by ").partition(" (signal")[0] if exitcode < 0 else words
+def _name_exit(exitcode: int) -> str:
+    if exitcode >= 0:
+        return describe_exit(exitcode)
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
 
 
 def summarize(failure: ProcessFailure) -> str:

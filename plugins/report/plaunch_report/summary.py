@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import name_ranks
+from plaunch.texts import join_facts
 from plaunch_events import RESTART_PARTS, TIME_CATEGORIES, describe_times
 
 from plaunch_report.facts import (
@@ -178,7 +179,7 @@ class SummaryBuilder:
         for record in self.agents[index].kept:
             now = self.time(index, record)
             if record.name == "plaunch.restart":
-                text = f"restart ({record.text('cause')}): {record.text('reason')}"
+                text = f"restart ({record.text('cause')}): {_why(record)}"
                 marks.append(TimelineMark(index, "restart", now, text))
             elif record.name == "plaunch.membership.changed":
                 text = f"{record.text('node')} {record.text('kind')}: {record.text('reason')}"
@@ -283,8 +284,8 @@ class SummaryBuilder:
                 if record.name == "plaunch.rendezvous.completed":
                     current = record.number("round")
                 elif record.name == "plaunch.restart":
-                    text = f"{record.text('cause')}: {record.text('reason')}".strip(": ")
-                    ends.setdefault(current, text)
+                    facts = filter(None, (record.text("cause"), _why(record)))
+                    ends.setdefault(current, ": ".join(facts))
         return ends
 
     def _notes(self, nodes: list[NodeSummary], rounds: list[RoundSummary]) -> list[str]:
@@ -341,6 +342,11 @@ class SummaryBuilder:
                 "its host's clock."
             )
         return notes
+
+
+def _why(restart: EventRecord) -> str:
+    """What has led to a restart, and what was decided; older files have both in one text."""
+    return join_facts(restart.text("reason"), restart.text("decision"))
 
 
 def _place(agent: Agent) -> tuple[bool, int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from plaunch.durations import format_duration
@@ -33,6 +34,8 @@ class StandardRestartPolicy:
             return _stop(failure, reason)
         if failure.is_retryable is False:
             return _give_up(failure)
+        if failure.missing_nodes and self._settings.ends_with_lost_node:
+            return Decision(RestartAction.STOP, _no_replacement(failure))
         excluded = self._excluded_now(failure, history)
         if self._is_crash_loop(failure, history, excluded):
             loop = self._settings.crash_loop
@@ -105,12 +108,13 @@ class StandardRestartPolicy:
 
     def _budget_and_used(
         self, failure: Failure, counted: Sequence[Decided]
-    ) -> tuple[int | None, int]:
-        """The budget for such a failure, None if it has none, and the restarts used of it."""
+    ) -> tuple[float | None, int]:
+        """The budget for such a failure, None if it is not counted, and the restarts used of it."""
         group = self._group(failure)
         used = sum(self._group(d.failure) == group for d in counted)
         if group:
-            return self._settings.budgets[group], used
+            budget = self._settings.budgets[group]
+            return None if budget == math.inf and failure.cause.is_outside else budget, used
         if failure.cause.is_outside:
             return None, 0
         if self._settings.window is None:  # the attempt counts restarts even if history is lost
@@ -121,11 +125,12 @@ class StandardRestartPolicy:
         has_window = self._settings.window is not None
         return len(counted) if has_window else max(len(counted), failure.attempt)
 
-    def _format_restart(self, failure: Failure, number: int, budget: int) -> str:
+    def _format_restart(self, failure: Failure, number: int, budget: float) -> str:
         group = self._group(failure)
-        return f"restart {number} of {budget}{f' for {group}' if group else ''}{self._within()}"
+        of = "" if budget == math.inf else f" of {budget}"
+        return f"restart {number}{of}{f' for {group}' if group else ''}{self._within()}"
 
-    def _format_spent(self, failure: Failure, budget: int) -> str:
+    def _format_spent(self, failure: Failure, budget: float) -> str:
         group = self._group(failure)
         option = f"{group}:{budget}" if group else str(budget)
         if not budget:
@@ -207,6 +212,14 @@ def _give_up(failure: Failure) -> Decision:
     if failure.exception:
         return _stop(failure, "the worker reports that a restart cannot help")
     return Decision(RestartAction.STOP, f"{_where(failure)} gives up: {failure.message}")
+
+
+def _no_replacement(failure: Failure) -> str:
+    nodes = "1 node is" if failure.missing_nodes == 1 else f"{failure.missing_nodes} nodes are"
+    return (
+        f"{nodes} missing, and none waits to take a place; the job waits for others only with "
+        "--max-restarts=0,node:inf"
+    )
 
 
 def _describe(failure: Failure) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plaunch.durations import format_duration
 from plaunch.errors import UsageError
+from plaunch.restarts import ends_with_lost_node
 
 from plaunch_restarts.values import (
     Conditions,
@@ -40,7 +41,9 @@ class RestartSettings:
 
     Attributes:
         budget: the number of restarts.
-        budgets: the number of restarts after failures of a cause with its own budget, by cause.
+        budgets: the number of restarts after failures of a cause with its own budget, by cause;
+            inf for any number.
+        ends_with_lost_node: whether the job does not wait for a node in the place of a lost one.
         window: how long a restart counts, in seconds; None for no limit.
         crash_loop: when repeated failures are a crash loop.
         only: restart only after these failures of workers; None for all.
@@ -55,9 +58,15 @@ class RestartSettings:
         self._options = context.options
         settings: Mapping[str, Any] = context.settings
         self.budget = _number(settings, "max_restarts")
-        self.budgets: Mapping[str, int] = settings.get("max_restarts_by_cause") or {}
+        self.budgets: Mapping[str, float] = settings.get("max_restarts_by_cause") or {}
         if not isinstance(self.budgets, Mapping):
             raise UsageError(f"max_restarts_by_cause is {self.budgets!r}, which is not a mapping")
+        self.ends_with_lost_node = ends_with_lost_node(
+            self.budget,
+            self.budgets,
+            _number(settings, "min_nodes"),
+            _number(settings, "max_nodes"),
+        )
         self.window = self._read("restart_window", Window, read_window)
         self._delay = self._read("restart_delay", Delay, read_delay) or _NO_DELAY
         loop = self._read("crash_loop", CrashLoop, read_crash_loop)
@@ -116,5 +125,6 @@ class RestartSettings:
 def _number(settings: Mapping[str, Any], name: str) -> int:
     value = settings.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} is {value!r}, which is not a number of restarts")
+        what = "restarts" if name == "max_restarts" else "nodes"
+        raise UsageError(f"{name} is {value!r}, which is not a number of {what}")
     return value
