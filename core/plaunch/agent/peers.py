@@ -238,9 +238,7 @@ class Peers:
             return [states.PeersFinished()]
         if not events and time.monotonic() >= self._log_at:
             self._log_at = math.inf
-            logger.info(
-                "the workers of this node have ended with exit code 0; it waits for the other nodes"
-            )
+            logger.info("this node's workers have ended with exit code 0; it waits for other nodes")
         return events
 
     def _remaining(self) -> float:
@@ -323,10 +321,7 @@ class Peers:
         return self._awaits_verdict and not self.has_verdict()
 
     def failed_result(self, own: RunResult) -> RunResult:
-        """The result of a job that failed: the failures of all nodes, the same one first on all.
-
-        That of this node (`own`) if the verdict is not known.
-        """
+        """The failures of all nodes, the same first on all; `own` if the verdict is not known."""
         verdict = self._job.verdict
         if verdict is None:
             return own
