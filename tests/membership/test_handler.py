@@ -543,7 +543,7 @@ def waits(handler, text):
 def test_the_missing_nodes_are_described(create):
     first = create(3, 4, job=JobSettings(node_rank=1), _bounds=OFTEN)
     host = re.escape(os.uname().nodename)
-    came = rf"3 to 4 nodes; 1 came: {host} \(index 1\); waits until [\d:]+; missing: index 0, 2"
+    came = rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2; waits until [\d:]+"
     waits(first, rf"{came}; the store is at board")
     second = create(3, 4, _bounds=OFTEN)
     Call(second.next_rendezvous)

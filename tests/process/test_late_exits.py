@@ -392,3 +392,55 @@ def test_without_threads_looks_are_tried_again_later(create, caplog):
     node.watch._run = Call
     node.pass_time(20)
     assert len(caplog.messages) == 1
+
+
+def test_it_wakes_nobody_once_workers_are_stopped(create):
+    node = create()
+    node.output.write(1, CRASH)
+    node.pass_time(2)
+    assert node.watch.due() is not None
+    node.outcomes.begin_stop()
+    node.clock.advance(60)
+    assert node.watch.due() is None
+
+
+def test_it_wakes_nobody_once_a_worker_has_failed(create):
+    node = create()
+    node.exit(0, 1)
+    node.clock.advance(60)
+    assert node.watch.due() is None
+
+
+def test_a_look_that_fails_is_not_repeated_at_once(create):
+    node = create()
+    node.output.write(1, CRASH)
+    looks = []
+
+    def fail(pids):
+        looks.append(pids)
+        raise RuntimeError("a bug")
+
+    node.watch._rules = ExitRules(find_places=fail)
+    node.pass_time(20)
+    assert 1 <= len(looks) <= 5
+
+
+def test_the_time_after_an_exception_ends_also_while_a_look_does_not(create):
+    node = create(exception_timeout=12.0)
+    node.places[1] = ExitPlace(True, True, SHUTDOWN)
+    node.output.write(1, CRASH)
+    node.pass_time(11)
+    node.watch._run = lambda name, function: PendingCall()
+    node.watch._suspects[1].is_settled = False
+    node.clock.advance(0.5)
+    node.watch.update()
+    node.clock.advance(2)
+    assert node.watch.due() == 0.0
+    assert node.watch.update()
+
+
+class PendingCall:
+    """A call that does not return."""
+
+    def wait(self, seconds):
+        return False

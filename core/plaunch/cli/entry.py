@@ -147,7 +147,7 @@ class _BoundedExit:
             from plaunch.cli.console import STDERR  # few launches come here
 
             text = "the launch has ended; plaunch does not wait any longer for: "
-            STDERR.say(text + (self._held_by()), "WARNING")
+            STDERR.say(text + self._held_by(), "WARNING")
             rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
             rest.start()
             rest.join(_LAST_PATIENCE)

@@ -300,6 +300,8 @@ class LaunchSession:
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._watchdog.touch()
         added = find_worker_env(self._manager, worker, env)
+        if self._request.forks_workers:
+            self._guard.rest()  # the workers are forked next
         return {**self._request.config.worker_variables(), **added}
 
 

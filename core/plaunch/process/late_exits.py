@@ -7,6 +7,7 @@ If one of them blocks, the worker has failed, or is done, and the job waits for 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,11 +52,12 @@ class _Evidence(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What one look has found, by local rank."""
+    """What one look has found, by local rank; nothing if it `has_failed`."""
 
     evidence: Mapping[int, _Evidence]
     places: Mapping[int, ExitPlace]
     activity: Mapping[int, bytes]
+    has_failed: bool = False
 
 
 @dataclass
@@ -133,21 +135,22 @@ class LateExits:
         """
         live = self._outcomes.live()
         self._suspects = {rank: self._suspects[rank] for rank in live if rank in self._suspects}
-        if self._call is not None:
-            if self._found is None:
-                return False
+        if self._call is not None and self._found is not None:
             found, self._found, self._call = self._found, None, None
             self._take(found)
-        if self._clock() >= self._due_look():
+        if self._call is None and self._clock() >= self._due_look():
             self._begin_look()
         return self._fail_late()
 
     def due(self) -> float | None:
-        """Seconds until `update` has something to do, or None."""
-        if not self._outcomes.live():
+        """Seconds until `update` has something to do; None also once it is not called any more."""
+        if not (self._outcomes.live() and self._outcomes.are_undisturbed()):
             return None
+        if self._call is not None and self._found is None:  # its end wakes
+            left = self._due_failure() - self._clock()
+            return None if math.isinf(left) else max(left, 0.0)
         if self._call is not None:
-            return None if self._found is None else 0.0  # its end wakes
+            return 0.0
         return max(min(self._due_look(), self._due_failure()) - self._clock(), 0.0)
 
     def fail_raised(self) -> bool:
@@ -216,7 +219,7 @@ class LateExits:
             wanted: whose places are read.
             spared: whose places are not read although they have written more.
         """
-        found = _Look({}, {}, {})
+        found = _Look({}, {}, {}, has_failed=True)
         try:
             evidence = {}
             for rank in pids:
@@ -249,8 +252,13 @@ class LateExits:
         return None if what is None else _Evidence(at, is_report, lines, what)
 
     def _take(self, look: _Look) -> None:
-        now = self._clock()
+        now, live = self._clock(), self._outcomes.live()
+        if look.has_failed:
+            self._not_before = now + self._period  # it would fail again
+            return
         for rank, evidence in look.evidence.items():
+            if rank not in live:
+                continue  # it has ended meanwhile
             before = self._suspects.get(rank)
             if before is not None and before.has_raised:
                 continue  # what threads and destructors write now is not the cause
@@ -260,7 +268,7 @@ class LateExits:
                 one.next_look, one.pause = max(one.next_look, before.next_look), before.pause
         late = [rank for rank in self._late() if rank in look.activity]
         for rank in look.activity:
-            if rank in self._suspects and not self._suspects[rank].is_settled:
+            if rank in live and rank in self._suspects and not self._suspects[rank].is_settled:
                 self._judge(rank, look)
         late_at = self._late_at()
         if late_at is not None and late_at <= now:

@@ -97,6 +97,7 @@ class WorkerOutcomes:
         # Workers that end with an exception and have not exited: when, and the last lines then.
         self._raised: dict[int, tuple[float, list[str]]] = {}
         self._failed_live: frozenset[int] = frozenset()  # those that count as failed
+        self._is_stopping = False
 
     def begin(self, memory: OutOfMemoryCounter) -> None:
         """Record the state of the error files before the first worker starts.
@@ -113,6 +114,11 @@ class WorkerOutcomes:
         """Return the local ranks of the workers without a recorded exit."""
         return [rank for rank in self.workers if rank not in self.exits]
 
+    def are_undisturbed(self) -> bool:
+        """Whether no worker has failed, and none is being stopped."""
+        has_failed = any(each.failure for each in self.exits.values()) or self._failed_live
+        return not (self._is_stopping or has_failed)
+
     @property
     def failures(self) -> dict[int, ProcessFailure]:
         """The failures among the exits, in the order seen, and those of `fail_raised`."""
@@ -128,6 +134,7 @@ class WorkerOutcomes:
 
     def begin_stop(self) -> None:
         """Record which workers a stop ends: those that run and have neither failed nor returned."""
+        self._is_stopping = True
         live = self.live()
         self._live_at_stop = frozenset(live)
         self._stopped_ranks = frozenset(

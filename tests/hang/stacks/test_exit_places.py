@@ -157,6 +157,9 @@ def frames(*functions):
         (["flush"], True),
         (["main", "<module>"], False),
         (["import_it:importlib/__init__.py", "<module>"], False),
+        # Python 3.10 starts `python -m` with a module that is not frozen.
+        (["main", "<module>", "_run_code:runpy.py", "_run_module_as_main:runpy.py"], False),
+        (["deeper"] * 500, False),  # the outermost frames are not known
     ],
 )
 def test_a_stack_shows_whether_the_program_has_ended(stack, expected):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.process import ExitPlace
 
 from plaunch_hang.stacks.grouping import fold, name_frames
+from plaunch_hang.stacks.py_spy import MOST_FRAMES
 from plaunch_hang.stacks.stack import CodeOrigin
 from plaunch_hang.stacks.taking import own_stacks
 from plaunch_hang.stacks.variables import has_uncaught_exception
@@ -59,8 +60,11 @@ def is_exiting(frames: Sequence[StackFrame]) -> bool:
     if not frames or any(map(_is_exit_function, frames)):
         return True
     first = frames[-1]
-    # A program begins in a module, or in Python's own code that looks for it.
-    return first.function != "<module>" and not first.file.startswith("<frozen ")
+    # A program begins in a module, or in Python's own code that looks for it: `runpy`, a frozen
+    # module since Python 3.11. Of a deep stack only the innermost frames are known.
+    is_runpy = first.origin is CodeOrigin.PYTHON and _module(first) == "runpy"
+    is_begin = first.function == "<module>" or first.file.startswith("<frozen ") or is_runpy
+    return not is_begin and len(frames) < MOST_FRAMES
 
 
 def _is_exit_function(frame: StackFrame) -> bool:

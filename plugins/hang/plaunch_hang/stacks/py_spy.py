@@ -14,7 +14,7 @@ from plaunch.texts import printable
 
 from plaunch_hang.stacks.stack import StackFrame, ThreadStack
 
-_MOST_FRAMES = 500  # of a thread; the innermost ones
+MOST_FRAMES = 500  # of a thread; the innermost ones
 _MOST_THREADS = 1000
 _MOST_TEXT = 300  # characters of py-spy's error message
 _KILL_WAIT = 0.2  # seconds
@@ -141,7 +141,7 @@ def _parse_thread(thread: dict[str, object], pid: int) -> ThreadStack:
                 printable(str(frame["filename"])),
                 max(int(frame["line"] or 0), 0),
             )
-            for frame in frames[:_MOST_FRAMES]
+            for frame in frames[:MOST_FRAMES]
         ),
         is_main=number == pid or (number is None and name == "MainThread"),
         has_lock=thread.get("owns_gil") is True,
