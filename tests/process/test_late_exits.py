@@ -337,13 +337,14 @@ def test_a_traceback_in_another_form_is_an_exception_without_a_name(create, capl
 
 
 def test_ranks_that_are_later_than_the_others_are_named_once_by_place(create, caplog):
-    node = create(4)
+    node = create(6)
     node.places = {
         rank: ExitPlace(rank > 1, None, place)
         for rank, place in enumerate(["", "save (train.py:9)", SHUTDOWN, SHUTDOWN])
     }
     node.pass_time(60)
-    node.exit(0)
+    for rank in (0, 4, 5):
+        node.exit(rank)
     node.pass_time(9.9)
     assert caplog.messages == []
     node.pass_time(30)
@@ -353,6 +354,13 @@ def test_ranks_that_are_later_than_the_others_are_named_once_by_place(create, ca
         "rank 5 has not exited, 10 s after the others; it is in save (train.py:9)",
         "ranks 6-7 have not exited, 10 s after the others; they are in threading._shutdown",
     ]
+
+
+def test_ranks_are_not_late_because_a_few_have_ended_early(create, caplog):
+    node = create(4)
+    node.exit(0)
+    node.pass_time(60)
+    assert caplog.messages == []
 
 
 def test_a_rank_that_raised_is_not_named_as_late_too(create, caplog):
@@ -367,9 +375,10 @@ def test_a_rank_that_raised_is_not_named_as_late_too(create, caplog):
 
 
 def test_the_reason_is_said_if_the_place_of_late_ranks_cannot_be_read(create, caplog):
-    node = create(3)
+    node = create(4)
     node.places = {rank: ExitPlace(reason="py-spy is not installed") for rank in (1, 2)}
     node.exit(0)
+    node.exit(3)
     node.pass_time(20)
     assert caplog.messages == [
         "ranks 5-6 have not exited, 10 s after the others; their stacks cannot be read: py-spy is "

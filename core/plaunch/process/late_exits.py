@@ -173,7 +173,8 @@ class LateExits:
     def _late_at(self) -> float | None:
         """When workers count as later than the others, on the monotonic clock; None if never."""
         ends = [each.timestamp for each in self._outcomes.exits.values() if each.succeeded]
-        if not ends or not self._late():
+        # Of a few that end early, most are not late: uneven data, or programs that differ by rank.
+        if len(ends) < max(len(self._outcomes.live()), 1) or not self._late():
             return None
         return self._clock() + max(ends) + REPORT_AFTER - self._wall_clock()
 
@@ -266,12 +267,12 @@ class LateExits:
             one = self._suspects[rank] = _Suspect(evidence, since, max(since + _SETTLED, now))
             if before is not None:
                 one.next_look, one.pause = max(one.next_look, before.next_look), before.pause
-        late = [rank for rank in self._late() if rank in look.activity]
         for rank in look.activity:
             if rank in live and rank in self._suspects and not self._suspects[rank].is_settled:
                 self._judge(rank, look)
         late_at = self._late_at()
         if late_at is not None and late_at <= now:
+            late = [rank for rank in self._late() if rank in look.activity]
             self._report_late({rank: look.places.get(rank, ExitPlace()) for rank in late})
 
     def _judge(self, rank: int, look: _Look) -> None:
