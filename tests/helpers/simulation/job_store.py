@@ -1,0 +1,455 @@
+"""The store of plaunch's own server: its real table, with simulated sessions and connections."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError
+from plaunch_job_store.client import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
+from plaunch_job_store.frames import Code
+from plaunch_job_store.limits import RESUME_TIMEOUT, SILENCE_TIMEOUT
+from plaunch_job_store.sessions import make_session_id
+from plaunch_job_store.store import JobStore
+from plaunch_job_store.table import Session, StoreTable
+from plaunch_membership import StoreAccess, StoreNotListeningError
+
+from helpers.simulation.network import UnreachableError
+from helpers.simulation.stores import ENDPOINT, REQUEST_TIMEOUT, StoreServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch_job_store.frames import Operation, Result
+
+    from helpers.simulation.hub import Hub, SimulatedHost, SimulatedProcess, Task
+    from helpers.simulation.network import Network
+
+# An address gets half of the time of an attempt to connect.
+_DIAL_TIMEOUT = CONNECT_TIMEOUT / 2  # seconds
+
+__all__ = ["JobStoreServer"]
+
+
+class JobStoreServer(StoreServer):
+    """plaunch's own server: it notices lost clients, and carries nothing out twice.
+
+    A server that starts again has lost its data, and says so.
+    """
+
+    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+        super().__init__(hub, network, host)
+        self.table = StoreTable()
+        self.incarnation = 1
+        self.sessions: dict[bytes, Session] = {}
+        self._clients: dict[SimulatedProcess, _Client] = {}
+
+    def access(self, process: SimulatedProcess) -> StoreAccess:
+        """Return how a process reaches the store."""
+        connector = _Connector(self, process)
+        return StoreAccess(
+            connector.connect,
+            process.host.name,
+            ENDPOINT,
+            release=connector.close,
+            subscribe=connector.listeners.append,
+            has_lost_data=connector.has_lost_data,
+        )
+
+    def keys(self) -> Sequence[str]:
+        """Return the keys that have a value."""
+        return sorted(self.table._values)
+
+    def crash(self) -> None:
+        """End the server's process."""
+        self.is_running = False
+        self.sessions.clear()
+        for client in list(self._clients.values()):
+            client.break_off()
+        self.network.wake()
+
+    def restart(self, *, keeps_data: bool) -> None:
+        """Start another server; it has no data, whatever is asked for."""
+        self.incarnation += 1
+        self.table = StoreTable()
+        self.is_running = True
+
+    def add_client(self, process: SimulatedProcess, client: _Client) -> None:
+        """A process has connected."""
+        self._clients[process] = client
+
+    def end_process(self, process: SimulatedProcess) -> None:
+        """The connection of a process was closed by its system: the session ends soon."""
+        client = self._clients.pop(process, None)
+        if client is not None:
+            self._end_later(client, 0.0)
+
+    def lose_host(self, host: SimulatedHost) -> None:
+        """Connections to a host are silent: the kernel gives them up after some seconds."""
+        for process, client in list(self._clients.items()):
+            if process.host is host:
+                self._end_later(client, SILENCE_TIMEOUT)
+
+    def _end_later(self, client: _Client, silence: float) -> None:
+        """End the session of a client in `silence` seconds, unless it can be reached again."""
+        hub, host = self.hub, client.process.host
+        session = client.session
+
+        def end() -> None:
+            hub.sleep(silence)
+            if client.process.is_alive and self.reaches(host):
+                return
+            client.break_off()
+            hub.sleep(RESUME_TIMEOUT)
+            if session is not None and client.session is session:
+                self.end_session(session, is_orderly=False)
+
+        hub.spawn(end, f"end of the session of {host.name}")
+
+    def reaches(self, host: SimulatedHost) -> bool:
+        """Whether packets get from a host to the server, and back."""
+        network = self.network
+        return network.reaches(host, self.host) and network.reaches(self.host, host)
+
+    def end_session(self, session: Session, *, is_orderly: bool) -> None:
+        """End a session; the others are notified if keys were deleted."""
+        if self.sessions.pop(session.session_id, None) is None:
+            return
+        if self.table.end(session, is_orderly=is_orderly):
+            for client in list(self._clients.values()):
+                if client.session is not session and client.process.is_alive:
+                    client.notify_later()
+
+    def open_session(self, former: bytes) -> Session:
+        """Return the session with this id, or another one."""
+        session = self.sessions.get(former)
+        if session is None:
+            session = Session(make_session_id(self.incarnation))
+            self.sessions[session.session_id] = session
+            self.table.begin(session)
+        return session
+
+    def carry_out(self, session: Session, number: int, operations: Sequence[Operation]) -> None:
+        """Carry out a request, and answer the waits that it ends."""
+        self.operations += 1
+        self.table.carry_out(session, number, operations)
+        while self.table.has_answers():
+            self.table.answer_one()
+
+
+class _Connector:
+    """The connection that all threads of a process share; `JobStoreConnector` in the simulator."""
+
+    def __init__(self, server: JobStoreServer, process: SimulatedProcess) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self._server = server
+        self._process = process
+        self._client: _Client | None = None
+        self._opener: Task | None = None
+        self._waiters: dict[Task, None] = {}
+
+    def connect(self) -> JobStore:
+        """Return a store over the shared connection; open that if it is broken."""
+        hub = self._server.hub
+        while self._opener is not None and self._opener is not hub.current:
+            hub.wait(self._waiters)
+        client = self._client
+        if client is None or client.is_broken:
+            self._opener = hub.current
+            try:
+                client = _Client(self._server, self._process, self._notify)
+                self._client = client
+            finally:
+                self._opener = None
+                hub.wake_all(self._waiters)
+        return JobStore(client)  # type: ignore[arg-type]  # it has what a store uses
+
+    def has_lost_data(self) -> bool:
+        """Whether the server is the successor of one whose data is lost."""
+        return self._client is not None and self._client.incarnation > 1
+
+    def close(self) -> None:
+        """Say goodbye."""
+        if self._client is not None:
+            self._client.close()
+
+    def _notify(self) -> None:
+        for listener in self.listeners:
+            listener()
+
+
+class _Call:
+    """A request without a reply."""
+
+    def __init__(self, owner: object, number: int, operations: Sequence[Operation]) -> None:
+        self.owner = owner
+        self.number = number
+        self.operations = operations
+        self.results: list[Result] | None = None
+        self.error = ""
+        self.waiters: dict[Task, None] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self.results is not None or bool(self.error)
+
+    @property
+    def may_repeat(self) -> bool:
+        return all(operation.code in (Code.GET, Code.WAIT) for operation in self.operations)
+
+
+class _Direction:
+    """What travels in one direction of a connection, and arrives in the order in which it was sent.
+
+    Nothing arrives after it was closed, with its connection.
+
+    Args:
+        server: has the network.
+        source: the host that sends.
+        target: the host that receives.
+    """
+
+    def __init__(
+        self, server: JobStoreServer, source: SimulatedHost, target: SimulatedHost
+    ) -> None:
+        self.is_closed = False
+        self._server = server
+        self._source = source
+        self._target = target
+        self._last = 0.0  # when the last message arrives
+        self._stuck: deque[Callable[[], None]] = deque()  # not sent yet, as the link is cut
+
+    def send(self, arrive: Callable[[], None], work: float = 0.0) -> None:
+        """Call `arrive` when the message has come, and some more seconds have passed."""
+        network, hub = self._server.network, self._server.hub
+        if self._stuck or not network.reaches(self._source, self._target):
+            self._stuck.append(arrive)
+            if len(self._stuck) == 1:
+                hub.spawn(self._send_stuck, f"link to {self._target.name}")
+            return
+        due = hub.now + hub.random.expovariate(1.0) * (network.latency + work)
+        self._last = max(due, self._last)
+        hub.call_later(self._last - hub.now, lambda: self.is_closed or arrive())
+
+    def _send_stuck(self) -> None:
+        try:
+            self._server.network.carry(self._source, self._target, SILENCE_TIMEOUT)
+        except UnreachableError:
+            self._stuck.clear()  # the connection ends by itself
+            return
+        while self._stuck and not self.is_closed:
+            self._stuck.popleft()()
+
+
+class _Client:
+    """One connection with one session; `StoreClient` in the simulator.
+
+    Raises:
+        RendezvousConnectionError: the server cannot be reached.
+    """
+
+    endpoint = ENDPOINT
+
+    def __init__(
+        self, server: JobStoreServer, process: SimulatedProcess, on_loss: Callable[[], None]
+    ) -> None:
+        self.process = process
+        self.session: Session | None = None
+        self.is_broken = False
+        self._server = server
+        self._on_loss = on_loss
+        self._hub = server.hub
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._is_connected = False
+        self._is_resuming = False
+        self._open(_DIAL_TIMEOUT)
+        server.add_client(process, self)
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the server that has given the session."""
+        return 0 if self.session is None else self.session.session_id[3]
+
+    # --- what a store calls -----------------------------------------------------------------------
+
+    def call(
+        self, owner: object, operations: Sequence[Operation], wait: float | None = None
+    ) -> list[Result]:
+        """Send operations, and return their results."""
+        if self.is_broken:
+            raise RendezvousConnectionError(f"the connection to {ENDPOINT} is closed")
+        call = _Call(owner, next(self._numbers), operations)
+        self._calls[call.number] = call
+        try:
+            self._send(call)
+            if wait is not None and not self._await(call, wait):
+                session = self.session
+                if session is not None and self._is_connected:
+                    self._server.table.cancel(session, call.number)
+            if not self._await(call, REQUEST_TIMEOUT):
+                call.error = f"no reply within {REQUEST_TIMEOUT:g} s"
+        finally:
+            del self._calls[call.number]
+        if call.error:
+            raise RendezvousConnectionError(f"the rendezvous store at {ENDPOINT}: {call.error}")
+        assert call.results is not None
+        return call.results
+
+    def fail(self, owner: object) -> None:
+        """End the calls of `owner`; connect again if one of them may have been carried out."""
+        own = [call for call in self._calls.values() if call.owner is owner]
+        for call in own:
+            self._finish(call, error="the connection is closed")
+        if any(not call.may_repeat for call in own):
+            self.break_off()
+
+    def close(self) -> None:
+        """End the session; the keys that it holds remain."""
+        if self.is_broken:
+            return
+        self._fail_all("the connection is closed")
+        self.is_broken = True
+        self._server._clients.pop(self.process, None)
+        if self._is_connected and self.session is not None:
+            session = self.session
+            # The goodbye is sent behind all requests.
+            self._requests.send(lambda: self._server.end_session(session, is_orderly=True))
+            self._replies.is_closed = True
+        self._is_connected = False
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _await(self, call: _Call, timeout: float) -> bool:
+        if not call.is_over:
+            self._hub.wait(call.waiters, timeout)
+        return call.is_over
+
+    def _send(self, call: _Call) -> None:
+        """Let a request arrive later; without a connection it is sent when there is one."""
+        server, session = self._server, self.session
+        if not self._is_connected or session is None:
+            return
+
+        def arrive() -> None:
+            if call.is_over or not server.is_running:
+                return
+            if server.loss and self._hub.random.random() < server.loss:
+                self.break_off()
+                return
+            server.carry_out(session, call.number, call.operations)
+
+        self._later(arrive, server.work)
+
+    def _deliver(self, session: Session) -> Callable[[int, list[Result]], None]:
+        def deliver(number: int, results: list[Result]) -> None:
+            def arrive() -> None:
+                call = self._calls.get(number)
+                if call is None:
+                    return
+                if self._server.loss and self._hub.random.random() < self._server.loss:
+                    self.break_off()
+                    return
+                self._finish(call, results=results)
+
+            self._later(arrive, is_reply=True)
+
+        return deliver
+
+    def _later(
+        self, arrive: Callable[[], None], work: float = 0.0, *, is_reply: bool = False
+    ) -> None:
+        (self._replies if is_reply else self._requests).send(arrive, work)
+
+    def _finish(self, call: _Call, *, results: list[Result] | None = None, error: str = "") -> None:
+        if not call.is_over:
+            call.results, call.error = results, error
+            self._hub.wake_all(call.waiters)
+
+    def _fail_all(self, reason: str) -> None:
+        for call in list(self._calls.values()):
+            self._finish(call, error=reason)
+
+    def notify_later(self) -> None:
+        """The server has ended the session of another client."""
+        self._later_on_client(self._on_loss)
+
+    def _later_on_client(self, function: Callable[[], None]) -> None:
+        def run() -> None:
+            if self.process.is_alive:
+                self._hub.spawn(function, "plaunch-store", self.process)
+
+        self._later(run, is_reply=True)
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    def break_off(self) -> None:
+        """The connection has broken; the client tries to resume its session."""
+        if not self._is_connected:
+            return
+        self._hang_up()
+        session = self.session
+        if session is not None and session.session_id in self._server.sessions:
+            self._server.table.detach(session)
+            self._hub.spawn(lambda: self._give_up(session), "end of a detached session")
+        if self.process.is_alive and not self._is_resuming:
+            self._is_resuming = True
+            self._hub.spawn(self._resume, "plaunch-store", self.process)
+
+    def _hang_up(self) -> None:
+        self._is_connected = False
+        self._requests.is_closed = self._replies.is_closed = True
+
+    def _give_up(self, session: Session) -> None:
+        self._hub.sleep(RESUME_TIMEOUT)
+        if not (self._is_connected and self.session is session):
+            self._server.end_session(session, is_orderly=False)
+
+    def _resume(self) -> None:
+        former = self.session
+        try:
+            self._open(RECONNECT_TIMEOUT)
+        except RendezvousConnectionError as error:
+            self._is_resuming = False
+            self.is_broken = True
+            self._fail_all(str(error))
+            self._on_loss()
+            return
+        self._is_resuming = False
+        is_same = self.session is former
+        for call in list(self._calls.values()):
+            if not (is_same or call.may_repeat):
+                self._finish(call, error="the connection was lost, and the session has ended")
+            elif not call.is_over:
+                self._send(call)
+        if not is_same:
+            self._on_loss()
+
+    def _open(self, timeout: float) -> None:
+        """Connect and take a session: two messages there, two back."""
+        server, hub, host = self._server, self._hub, self.process.host
+        until = hub.now + timeout
+        while True:
+            try:
+                for _ in range(2):
+                    server.network.carry(host, server.host, max(until - hub.now, 0.0))
+                    if not server.is_running:
+                        raise StoreNotListeningError(f"the store at {ENDPOINT} is not listening")
+                    server.network.carry(server.host, host, max(until - hub.now, 0.0))
+            except UnreachableError:
+                raise RendezvousConnectionError(f"the store at {ENDPOINT} is silent") from None
+            except StoreNotListeningError:
+                if self.session is None or hub.now >= until or self.is_broken:
+                    raise
+                hub.sleep(0.02)
+                continue
+            break
+        if self.is_broken:
+            raise RendezvousConnectionError("the connection is closed")
+        session = server.open_session(b"" if self.session is None else self.session.session_id)
+        self.session = session
+        self._requests = _Direction(server, host, server.host)
+        self._replies = _Direction(server, server.host, host)
+        session.deliver = self._deliver(session)
+        self._is_connected = True

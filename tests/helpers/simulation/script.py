@@ -1,0 +1,228 @@
+"""The script of a run: the job, its world, and the faults that hit it and when."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    T = TypeVar("T")
+
+__all__ = ["Choices", "Fault", "FaultKind", "Script", "StoreKind", "make_script"]
+
+
+class StoreKind(enum.Enum):
+    """The store of the rendezvous."""
+
+    JOB = "job"
+    TCP = "tcp"
+    ETCD = "etcd"
+
+
+class FaultKind(enum.Enum):
+    """What happens to a node, or to the store."""
+
+    FAIL = "a worker fails"
+    KILLED = "a worker is killed"
+    EARLY = "a worker ends early"
+    HANG = "a hang is reported"
+    UNKILLABLE = "a worker survives SIGKILL"
+    RESIST = "workers resist the stop"
+    KILL_AGENT = "the agent is killed"
+    CRASH = "the host fails"
+    PAUSE = "the agent is suspended"
+    CLOCK = "the wall clock jumps"
+    CUT = "the cable is cut"
+    CUT_TO = "packets to the store are lost"
+    CUT_FROM = "packets from the store are lost"
+    SIGNAL = "the agent receives SIGTERM"
+    STOP_JOB = "the end of the job is requested"
+    RESTART_JOB = "a restart is requested"
+    LEAVE = "the node is asked to leave"
+    JOIN = "a new node starts"
+    STORE_SLOW = "the store is slow"
+    STORE_LOSS = "connections to the store break"
+    STORE_DOWN = "the store restarts"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Args:
+        at: seconds after the start of the run.
+        kind: what happens.
+        node: the index of the host that it hits; of the store, none.
+        lasts: seconds until it is over, where it ends.
+        value: an exit code, seconds of a clock, or a probability in percent, by kind.
+        returns: whether a node that is lost by it starts again when it is over.
+    """
+
+    at: float
+    kind: FaultKind
+    node: int = 0
+    lasts: float = 0.0
+    value: int = 0
+    returns: bool = False
+
+    def describe(self) -> str:
+        """Describe it in one line."""
+        where = "" if self.kind.name.startswith("STORE") else f" on n{self.node}"
+        lasts = f", for {self.lasts:.2f} s" if self.lasts else ""
+        value = f" ({self.value})" if self.value else ""
+        returns = ", and starts again" if self.returns else ""
+        return f"{self.at:7.2f} s: {self.kind.value}{where}{value}{lasts}{returns}"
+
+
+@dataclass(frozen=True)
+class Script:
+    """One job with its faults.
+
+    Args:
+        seed: of what is random beside the script: latencies, and the order of tasks.
+        store: the kind of store.
+        nodes: the number of nodes that start.
+        min_nodes: of a round.
+        max_nodes: of a round.
+        workers: per node.
+        max_restarts: the budget for failures of workers.
+        node_restarts: the budget for lost nodes, if it has its own.
+        exclude_after: failures after which a node is excluded.
+        duration: seconds that a complete round trains.
+        peers_fail: whether the peers of a lost rank fail; otherwise they hang.
+        latency: mean seconds of a message.
+        starts: when each node starts, in seconds.
+        offsets: by how much the wall clock of each host is wrong, in seconds.
+        faults: sorted by time.
+    """
+
+    seed: int
+    store: StoreKind = StoreKind.JOB
+    nodes: int = 3
+    min_nodes: int = 3
+    max_nodes: int = 3
+    workers: int = 2
+    max_restarts: int = 3
+    node_restarts: int | None = None
+    exclude_after: int | None = None
+    duration: float = 10.0
+    peers_fail: bool = True
+    latency: float = 0.001
+    starts: tuple[float, ...] = (0.0, 0.0, 0.0)
+    offsets: tuple[float, ...] = (0.0, 0.0, 0.0)
+    faults: tuple[Fault, ...] = ()
+
+    def describe(self) -> str:
+        """Describe it on a few lines."""
+        lines = [
+            f"seed {self.seed}, store {self.store.value}, {self.nodes} nodes of "
+            f"{self.min_nodes} to {self.max_nodes}, {self.workers} workers each, "
+            f"{self.max_restarts} restarts"
+            + (f", node:{self.node_restarts}" if self.node_restarts is not None else "")
+            + (f", excluded after {self.exclude_after}" if self.exclude_after else ""),
+            f"a round trains {self.duration:.1f} s; peers of a lost rank "
+            f"{'fail' if self.peers_fail else 'hang'}; latency {self.latency * 1000:.1f} ms",
+        ]
+        return "\n".join([*lines, *(fault.describe() for fault in self.faults)])
+
+
+class Choices(Protocol):
+    """Where a script's choices come from: `random.Random`, or hypothesis, which shrinks them."""
+
+    def randint(self, a: int, b: int) -> int:
+        """Return a number from `a` to `b`."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """Return a number from `a` to `b`."""
+
+    def choice(self, seq: Sequence[T]) -> T:
+        """Return one of `seq`."""
+
+
+# Faults of nodes are chosen as often as they are listed.
+_KINDS = (
+    FaultKind.FAIL,
+    FaultKind.FAIL,
+    FaultKind.FAIL,
+    FaultKind.KILLED,
+    FaultKind.EARLY,
+    FaultKind.HANG,
+    FaultKind.UNKILLABLE,
+    FaultKind.RESIST,
+    FaultKind.KILL_AGENT,
+    FaultKind.KILL_AGENT,
+    FaultKind.CRASH,
+    FaultKind.CRASH,
+    FaultKind.PAUSE,
+    FaultKind.CLOCK,
+    FaultKind.CUT,
+    FaultKind.CUT,
+    FaultKind.CUT_TO,
+    FaultKind.CUT_FROM,
+    FaultKind.SIGNAL,
+    FaultKind.STOP_JOB,
+    FaultKind.RESTART_JOB,
+    FaultKind.LEAVE,
+    FaultKind.JOIN,
+    FaultKind.STORE_SLOW,
+    FaultKind.STORE_LOSS,
+    FaultKind.STORE_DOWN,
+)
+# Some outlast every timeout of the rendezvous, most do not.
+_LASTS = ((0.05, 2.0), (0.05, 2.0), (2.0, 8.0), (8.0, 40.0), (40.0, 90.0))
+
+
+def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> Script:
+    """Make a script of one to six faults.
+
+    Args:
+        choices: where its choices come from.
+        seed: of the run.
+        store: the kind of store; None to choose it.
+    """
+    nodes = choices.choice((3, 3, 3, 2, 4))
+    min_nodes = choices.choice((nodes, nodes - 1, max(nodes - 2, 1)))
+    duration = choices.uniform(2.0, 10.0)
+    end = duration + 6.0
+    faults = [_make_fault(choices, nodes, end) for _ in range(choices.randint(1, 6))]
+    return Script(
+        seed=seed,
+        store=store or choices.choice(tuple(StoreKind)),
+        nodes=nodes,
+        min_nodes=min_nodes,
+        max_nodes=nodes,
+        workers=choices.choice((1, 2, 2)),
+        max_restarts=choices.choice((0, 1, 3, 3, 10)),
+        node_restarts=choices.choice((None, None, 0, 1, 3)),
+        exclude_after=choices.choice((None, None, None, 2)),
+        duration=duration,
+        peers_fail=choices.choice((True, True, False)),
+        latency=choices.choice((0.0002, 0.001, 0.01, 0.05)),
+        starts=tuple(choices.uniform(0.0, 2.0) for _ in range(nodes)),
+        offsets=tuple(choices.choice((0.0, 0.0, -300.0, 40.0)) for _ in range(nodes)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+    )
+
+
+def _make_fault(choices: Choices, nodes: int, end: float) -> Fault:
+    kind = choices.choice(_KINDS)
+    value = 0
+    if kind is FaultKind.FAIL:
+        value = choices.choice((1, 1, 3, 17))
+    elif kind is FaultKind.KILLED:
+        value = choices.choice((-9, -11, -6))
+    elif kind is FaultKind.CLOCK:
+        value = choices.choice((-3600, -5, 5, 3600))
+    elif kind is FaultKind.STORE_LOSS:
+        value = choices.choice((1, 5, 20))
+    return Fault(
+        at=choices.uniform(0.0, end),
+        kind=kind,
+        node=choices.randint(0, nodes - 1),
+        lasts=choices.uniform(*choices.choice(_LASTS)),
+        value=value,
+        returns=choices.choice((True, True, False)),
+    )

@@ -1,0 +1,304 @@
+"""Stores with the semantics of TCPStore and etcd: what they keep, lose, repeat and wake.
+
+A request travels to the server, is carried out there, and its reply travels back. Each way can take
+long or fail, so an operation that has failed for its caller may have taken effect.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+from plaunch_membership import RendezvousStore, StoreAccess, StoreNotListeningError
+
+from helpers.simulation.network import UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    from helpers.simulation.hub import Hub, SimulatedHost, SimulatedProcess, Task
+    from helpers.simulation.network import Network
+
+    T = TypeVar("T")
+
+__all__ = ["EtcdServer", "KeyServer", "StoreServer", "TcpStoreServer"]
+
+ENDPOINT = "store:29400"
+CONNECT_TIMEOUT = 5.0  # seconds, of one attempt to connect
+REQUEST_TIMEOUT = 10.0  # seconds without a reply
+LEASE = 15.0  # seconds that etcd keeps the heartbeat of a process that is gone
+
+
+class StoreServer(abc.ABC):
+    """The server of a store, on a host of its own.
+
+    Args:
+        hub: has the clock.
+        network: between its clients and the server.
+        host: where it runs.
+
+    Attributes:
+        is_running: whether the server's process runs.
+        work: the mean time of one request, in seconds; a slow server has more.
+        loss: the probability that a message ends its connection.
+        operations: the number of requests.
+    """
+
+    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+        self.hub = hub
+        self.network = network
+        self.host = host
+        self.is_running = True
+        self.work = 0.0
+        self.loss = 0.0
+        self.operations = 0
+
+    @abc.abstractmethod
+    def access(self, process: SimulatedProcess) -> StoreAccess:
+        """Return how a process reaches the store."""
+
+    @abc.abstractmethod
+    def keys(self) -> Sequence[str]:
+        """Return the keys that have a value."""
+
+    @abc.abstractmethod
+    def crash(self) -> None:
+        """End the server's process; its host stays up, and refuses connections."""
+
+    @abc.abstractmethod
+    def restart(self, *, keeps_data: bool) -> None:
+        """Start the server's process again."""
+
+    def end_process(self, process: SimulatedProcess) -> None:  # noqa: B027 - TCPStore does not care
+        """A client's process has ended, and its system has closed its connections."""
+
+    def lose_host(self, host: SimulatedHost) -> None:  # noqa: B027 - as above
+        """A client's host has failed, or cannot be reached; no connection was closed."""
+
+
+class KeyServer(StoreServer):
+    """A server that keeps values by key."""
+
+    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+        super().__init__(hub, network, host)
+        self.values: dict[str, bytes] = {}
+        self.generation = 0  # of its process; connections to an earlier one are broken
+        self.waiting: dict[str, dict[Task, None]] = {}
+        self.connections: dict[_Connection, None] = {}
+
+    def keys(self) -> Sequence[str]:
+        """Return the keys that have a value."""
+        return sorted(self.values)
+
+    def crash(self) -> None:
+        """End the server's process."""
+        self.is_running = False
+        self.generation += 1
+        for waiters in self.waiting.values():
+            self.hub.wake_all(waiters)
+        self.network.wake()
+
+    def restart(self, *, keeps_data: bool) -> None:
+        """Start the server's process again."""
+        if not keeps_data:
+            self.values.clear()
+        self.is_running = True
+
+    def write(self, key: str, value: bytes) -> None:
+        """Write a value, and wake those that wait for it."""
+        self.values[key] = value
+        waiters = self.waiting.get(key)
+        if waiters:
+            self.hub.wake_all(waiters)
+
+    def delete(self, key: str) -> None:
+        """Delete a value."""
+        self.values.pop(key, None)
+
+
+class _Connection(RendezvousStore):
+    """One connection of a process to a `KeyServer`."""
+
+    def __init__(self, server: KeyServer, process: SimulatedProcess) -> None:
+        self._server = server
+        self._process = process
+        self._generation = server.generation
+        self._is_closed = False
+        self._is_broken = False
+        self._caller: Task | None = None  # the task inside an operation
+        self._exchange(lambda: None, timeout=CONNECT_TIMEOUT)
+
+    # --- operations -------------------------------------------------------------------------------
+
+    def set(self, key: str, value: bytes) -> None:
+        self._exchange(lambda: self._server.write(key, value))
+
+    def add(self, key: str, amount: int) -> int:
+        def run() -> int | None:
+            try:
+                total = int(self._server.values.get(key, b"0")) + amount
+            except ValueError:
+                return None
+            self._server.write(key, b"%d" % total)
+            return total
+
+        total = self._exchange(run)
+        if total is None:
+            raise RendezvousStateError(f"{key!r} does not hold a number")
+        return total
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        def run() -> bytes | None:
+            if self._server.values.get(key) == expected:
+                self._server.write(key, desired)
+            return self._server.values.get(key)
+
+        return self._exchange(run)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
+        return self._exchange(lambda: [self._server.values.get(key) for key in keys])
+
+    def multi_set(self, items: Mapping[str, bytes]) -> None:
+        def run() -> None:
+            for key, value in items.items():
+                self._server.write(key, value)
+
+        self._exchange(run)
+
+    def delete(self, key: str) -> None:
+        self._exchange(lambda: self._server.delete(key))
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        server = self._server
+        self._caller = server.hub.current
+        try:
+            self._go(server.host, REQUEST_TIMEOUT)
+            until = server.hub.now + timeout
+            waiters = server.waiting.setdefault(key, {})
+            while key not in server.values and (left := until - server.hub.now) > 0:
+                self._check()
+                server.hub.wait(waiters, left)
+            value = server.values.get(key)
+            self._check()
+            self._go(self._process.host, REQUEST_TIMEOUT)
+            return value
+        finally:
+            self._caller = None
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._caller is not None and self._ends_calls():
+            self._server.hub.wake(self._caller)
+
+    def _ends_calls(self) -> bool:
+        """Whether `close` ends an operation of another thread."""
+        return True
+
+    # --- the way ----------------------------------------------------------------------------------
+
+    def _exchange(self, run: Callable[[], T], timeout: float = REQUEST_TIMEOUT) -> T:
+        server = self._server
+        self._caller = server.hub.current
+        try:
+            self._go(server.host, timeout)
+            server.operations += 1
+            if server.work:
+                server.hub.sleep(server.hub.random.expovariate(1.0) * server.work)
+                self._check()
+            result = run()
+            self._go(self._process.host, timeout)
+            return result
+        finally:
+            self._caller = None
+
+    def _go(self, target: SimulatedHost, timeout: float) -> None:
+        server = self._server
+        self._check()
+        source = self._process.host if target is server.host else server.host
+        try:
+            server.network.carry(source, target, timeout)
+        except UnreachableError:
+            self._is_broken = True
+            raise RendezvousConnectionError(
+                f"the simulated store does not answer within {timeout:g} s"
+            ) from None
+        if server.loss and server.hub.random.random() < server.loss:
+            self._is_broken = True
+        self._check()
+
+    def _check(self) -> None:
+        server = self._server
+        if self._is_closed:
+            raise RendezvousConnectionError("the connection to the simulated store is closed")
+        if not server.is_running:
+            raise StoreNotListeningError("the simulated store is not listening")
+        if self._is_broken or self._generation != server.generation:
+            self._is_broken = True
+            raise RendezvousConnectionError("the connection to the simulated store is broken")
+
+
+class _TcpConnection(_Connection):
+    """torch's client: its calls are in C++, and another thread cannot end them."""
+
+    def _ends_calls(self) -> bool:
+        return False
+
+
+class TcpStoreServer(KeyServer):
+    """torch's TCPStore: it knows no clients, and its data ends with its process."""
+
+    def access(self, process: SimulatedProcess) -> StoreAccess:
+        """Return how a process reaches the store."""
+        return StoreAccess(lambda: _TcpConnection(self, process), process.host.name, ENDPOINT)
+
+
+class _EtcdConnection(_Connection):
+    def __init__(self, server: EtcdServer, process: SimulatedProcess) -> None:
+        self._etcd = server
+        super().__init__(server, process)
+
+    def beat(self, key: str, value: bytes) -> float:
+        self._exchange(lambda: self._etcd.renew(key, value))
+        return LEASE
+
+
+class EtcdServer(KeyServer):
+    """etcd: it keeps its data, deletes heartbeats whose lease has expired, and outlives the job."""
+
+    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+        super().__init__(hub, network, host)
+        self._renewed: dict[str, float] = {}  # heartbeats by key
+
+    def access(self, process: SimulatedProcess) -> StoreAccess:
+        """Return how a process reaches the store."""
+        return StoreAccess(
+            lambda: _EtcdConnection(self, process),
+            process.host.name,
+            ENDPOINT,
+            outlives_job=True,
+        )
+
+    def restart(self, *, keeps_data: bool) -> None:
+        """Start the server's process again; leases begin anew, as etcd's do."""
+        super().restart(keeps_data=keeps_data)
+        for key in self._renewed:
+            self.renew(key, self.values.get(key, b""))
+
+    def renew(self, key: str, value: bytes) -> None:
+        """Renew the lease of a heartbeat, and write it if it is not there."""
+        if not value:
+            return
+        if key not in self.values or self.values[key] != value:
+            self.write(key, value)
+        is_new = key not in self._renewed
+        self._renewed[key] = self.hub.now
+        if is_new:
+            self.hub.spawn(lambda: self._expire(key), f"lease of {key}")
+
+    def _expire(self, key: str) -> None:
+        while (left := self._renewed[key] + LEASE - self.hub.now) > 0 or not self.is_running:
+            self.hub.sleep(max(left, 1.0))
+        del self._renewed[key]
+        self.delete(key)

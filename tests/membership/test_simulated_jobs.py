@@ -1,0 +1,32 @@
+"""Whole jobs in virtual time: real agents and membership, simulated stores, hosts and workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "simulation" / "simulate.py"
+
+
+def simulate(*options):
+    """Run the tool, in an interpreter whose clock and threads are those of the simulator."""
+    command = [sys.executable, str(TOOL), "--cores=1", *options]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("store", ["job", "tcp", "etcd"])
+def test_nothing_is_wrong_with_a_hundred_jobs(store):
+    done = simulate("--seeds=100", f"--store={store}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "100 jobs" in done.stdout
+    assert " 0 with findings" in done.stdout
+
+
+def test_equal_seeds_have_equal_histories():
+    first, second = (simulate("--seeds=2", "--first=7", "--history") for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert "starts ranks" in first.stdout
+    assert first.stdout == second.stdout

@@ -1,0 +1,185 @@
+"""Runs whole jobs in the simulator, one for each seed.
+
+    python tools/simulate --seeds=10000 [--first=SEED] [--store=job|tcp|etcd] [--cores=N]
+    python tools/simulate --seeds=1 --first=SEED --history    # one run, in full
+
+The simulator is tests/helpers/simulation, and needs greenlet.
+Exit code 1 if something was found; each finding has the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # the simulator is there
+
+STORES = ("job", "tcp", "etcd")
+CHUNK = 50  # seeds that an interpreter reports at once
+SHOWN = 10  # findings of one kind
+
+
+def main() -> int:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first one (default: 0)")
+    parser.add_argument("--store", choices=STORES, help="one kind of store (default: all)")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--hours", type=float, help="go on with further seeds for so long")
+    parser.add_argument("--resume", metavar="FILE", help="keep in FILE which seed is next")
+    parser.add_argument("--history", action="store_true", help="print the history of each run")
+    parser.add_argument("--shorten", action="store_true", help="with --history: shorten the script")
+    parser.add_argument(
+        "--part", nargs=2, type=int, metavar=("FIRST", "STEP"), help=argparse.SUPPRESS
+    )
+    args = parser.parse_args()
+    if args.part:
+        return run_part(args)
+    if args.history:
+        return show(args)
+    return run_all(args)
+
+
+def run_part(args: argparse.Namespace) -> int:
+    """Run every `step`th seed in this interpreter, and write JSON lines with the results."""
+    simulator, store = _create(args)
+    first, step = args.part
+    totals: Counter[str] = Counter()
+    for number, seed in enumerate(range(first, args.first + args.seeds, step)):
+        report = simulator.run_seed(seed, store)
+        totals.update(runs=1, steps=report.steps, operations=report.operations)
+        totals.update(rounds=report.rounds, faults=sum(report.faults.values()))
+        totals.update(seconds=int(report.seconds))
+        totals.update({f"fault {kind}": count for kind, count in report.faults.items()})
+        totals.update({f"code {code}": 1 for code in set(report.exit_codes.values())})
+        if report.findings:
+            print(json.dumps({"seed": seed, "findings": list(report.findings)}), flush=True)
+        if number % CHUNK == CHUNK - 1:
+            print(json.dumps({"totals": totals}), flush=True)
+            totals.clear()
+    print(json.dumps({"totals": totals, "cpu": time.process_time()}), flush=True)
+    return 0
+
+
+def _create(args, **options):
+    from helpers.simulation.runs import Simulator
+
+    simulator = Simulator(**options)
+    from helpers.simulation.script import StoreKind
+
+    return simulator, StoreKind(args.store) if args.store else None
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print the whole history of each run."""
+    simulator, store = _create(args, logs=True)
+    has_found = False
+    for seed in range(args.first, args.first + args.seeds):
+        report = simulator.run_seed(seed, store)
+        if args.shorten and report.findings:
+            report = simulator.run(simulator.shorten(report.script))
+        has_found |= bool(report.findings)
+        print(report.describe(), end="\n\n")
+    return int(has_found)
+
+
+def run_all(args: argparse.Namespace) -> int:
+    """Run all seeds, and print the findings and totals."""
+    first = args.first
+    if args.resume and os.path.exists(args.resume):
+        with open(args.resume) as file:
+            first = int(file.read())
+    until = None if args.hours is None else time.monotonic() + 3600 * args.hours
+    totals: Counter[str] = Counter()
+    findings: list[dict] = []
+    began, cpu = time.monotonic(), 0.0
+    while True:
+        cpu += run_batch(args, first, totals, findings, began)
+        first += args.seeds
+        if args.resume:
+            with open(args.resume, "w") as file:
+                file.write(str(first))
+        if until is None or time.monotonic() >= until:
+            break
+    print_totals(totals, findings, time.monotonic() - began, cpu)
+    return int(bool(findings))
+
+
+def run_batch(args, first, totals, findings, began) -> float:
+    """Run `--seeds` seeds on all cores; return the CPU seconds."""
+    command = [sys.executable, __file__, f"--seeds={args.seeds}", f"--first={first}"]
+    if args.store:
+        command.append(f"--store={args.store}")
+    parts = [
+        subprocess.Popen(
+            [*command, "--part", str(first + core), str(args.cores)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for core in range(args.cores)
+    ]
+    cpu = 0.0
+    # Each part writes little, so that reading one after the other blocks none of them for long.
+    for part in parts:
+        for line in part.stdout:
+            record = json.loads(line)
+            cpu += record.get("cpu", 0.0)
+            if "totals" in record:
+                totals.update(record["totals"])
+                print_progress(totals["runs"], len(findings), began)
+            else:
+                findings.append(record)
+    failed = [part.wait() for part in parts]
+    if any(failed):
+        raise SystemExit(f"an interpreter has ended with {failed}; its error is above")
+    return cpu
+
+
+def print_progress(runs: int, found: int, began: float) -> None:
+    """Show a line of progress on a terminal."""
+    if sys.stderr.isatty():
+        rate = runs / max(time.monotonic() - began, 1e-9)
+        print(
+            f"\r{runs} runs, {rate:.0f} a second, {found} with findings ", end="", file=sys.stderr
+        )
+
+
+def print_totals(totals, findings, took, cpu) -> None:
+    """Print what was found, by kind, and what the runs had."""
+    runs = max(totals["runs"], 1)
+    groups: dict[str, list[dict]] = {}
+    for record in findings:
+        for kind in {kind_of(text) for text in record["findings"]}:
+            groups.setdefault(kind, []).append(record)
+    for kind, records in sorted(groups.items(), key=lambda each: -len(each[1])):
+        print(f"\n{len(records)} runs: {kind}")
+        for record in records[:SHOWN]:
+            print(f"  --first={record['seed']} --seeds=1: {record['findings'][0]}")
+    print(
+        f"\n{totals['runs']} jobs in {took:.1f} s, {cpu / runs * 1000:.1f} ms of CPU each, "
+        f"{totals['seconds'] / 86400:.1f} virtual days; each had "
+        f"{totals['faults'] / runs:.1f} faults with an effect, {totals['rounds'] / runs:.1f} "
+        f"rounds and {totals['operations'] / runs:.0f} requests to the store; "
+        f"{len(findings)} with findings"
+    )
+    for prefix in ("fault ", "code "):
+        counts = {k[len(prefix) :]: n for k, n in totals.items() if k.startswith(prefix)}
+        named = ", ".join(f"{name} {n}" for name, n in sorted(counts.items(), key=lambda e: -e[1]))
+        print(f"{prefix.strip()}s: {named}")
+
+
+def kind_of(finding: str) -> str:
+    """Return a finding without names and numbers, so that equal ones are counted together."""
+    words = (word for word in finding.split() if not any(c.isdigit() for c in word))
+    return " ".join(words)[:80]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
