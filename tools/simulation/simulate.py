@@ -42,9 +42,8 @@ def main() -> int:
     args = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of texts must not differ from run to run.
-        os.execve(
-            sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"}
-        )
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
     if args.part:
         return run_part(args)
     if args.history:
