@@ -436,7 +436,7 @@ def test_a_long_wait_is_logged_once(job, caplog, monkeypatch):
     monkeypatch.setattr(peers, "_LOG_AFTER", 0.0)
     caplog.set_level(logging.INFO, "plaunch")
     assert PretendAgent(job, [SUCCEEDED], exit_barrier_timeout=0.1).run() is SUCCEEDED
-    waits = [one for one in caplog.messages if one.endswith("it waits for the other nodes")]
+    waits = [one for one in caplog.messages if one.endswith("it waits for other nodes")]
     assert len(waits) == 1
 
 

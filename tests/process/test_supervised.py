@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import math
 import os
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 from plaunch.errors import (
@@ -448,6 +450,11 @@ def test_an_interrupt_at_any_line_of_close_leaves_no_process(contexts):
         at = close_interrupted(context, number)
         assert is_gone(pid), at
         number += 1
+    del context
+    contexts.clear()
+    with warnings.catch_warnings():  # Popen was not always told of the end
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypatch):

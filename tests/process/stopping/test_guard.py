@@ -515,7 +515,7 @@ def guard_of(launcher):
         children = [int(pid) for pid in file.read().split()]
     for pid in children:
         process = read_process(pid)
-        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/comm") as comm:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as comm:
             if comm.read() == "workers-guard\n" and process is not None and process.is_alive:
                 return pid
     return None
