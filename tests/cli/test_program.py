@@ -13,7 +13,7 @@ from helpers.programs import run_python
 
 # The modules of plaunch that a launch of an empty program imports: 147, and a few more in a launch
 # that takes a second, for the log.
-MOST_MODULES = 155
+MOST_MODULES = 157
 
 
 def test_an_error_without_a_text_is_reported(capsys):
