@@ -193,7 +193,7 @@ class Loop:
         ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
         others = [one for one in requests if one not in ends]
         if (stops or ends) and (failed := self._find_raised()):
-            # It is why somebody ends the job: the failure comes first.
+            # The exception is the cause of this stop, so the failure is reported first.
             pending.extendleft(reversed([*first, *failed]))
             pending.extend(others)
             self._hold(stops, ends)

@@ -165,9 +165,9 @@ def decide_hosting(
         host: the host of the endpoint.
         port: its port.
         is_local: whether to listen on loopback only.
-        is_requested: whether this node is told to host the store.
+        is_requested: whether the options of this node request that it hosts the store.
         is_hosted: whether a store answers on the port; called if hosting was requested and a
-            process listens. Another agent of this machine that is told the same hosts it then.
+            process listens. Another agent of this machine with the same request hosts it then.
 
     Returns:
         The decision, and the listening socket if it is to host.
