@@ -68,7 +68,7 @@ def pytest_runtest_setup(item):
 def pytest_terminal_summary(terminalreporter):
     """List the parts of the machine that were missing, once each, with the number of tests.
 
-    The list is also written to the file that PLAUNCH_NOT_TESTED names.
+    The list is also written to the file that PYTEST_NOT_TESTED names.
     """
     reasons = [
         report.longrepr[2].removeprefix("Skipped: ")
@@ -80,7 +80,7 @@ def pytest_terminal_summary(terminalreporter):
     if lines:
         terminalreporter.section("not tested on this machine")
         terminalreporter.write("".join(f"{line}\n" for line in lines))
-    if path := os.environ.get("PLAUNCH_NOT_TESTED"):
+    if path := os.environ.get("PYTEST_NOT_TESTED"):
         with open(path, "w") as file:
             file.writelines(f"{line}\n" for line in lines)
 

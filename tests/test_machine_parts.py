@@ -47,7 +47,7 @@ def test_without_a_part_a_test_is_skipped(monkeypatch):
 
 def test_without_a_required_part_it_fails(monkeypatch):
     monkeypatch.setenv(REQUIRED, "present,absent")
-    with pytest.raises(pytest.fail.Exception, match=r"needs absent: .*PLAUNCH_REQUIRED_PARTS"):
+    with pytest.raises(pytest.fail.Exception, match=r"needs absent: .*PYTEST_REQUIRED_PARTS"):
         need("absent")
 
 

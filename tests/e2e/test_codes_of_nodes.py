@@ -133,7 +133,7 @@ def test_a_job_that_waits_for_another_node_says_until_when(agents, start, restar
     words = (f"--max-restarts={restarts}",)
     host, guest = start_both(agents, start, "2", *words)
     guest.kill()
-    line = r"waiting for .* was lost: .*; it needs 2 nodes; 1 came: .*; waits until \d\d:\d\d:\d\d"
+    line = r"waiting for .* was lost: .*; it waits for 2 nodes until \d\d:\d\d:\d\d; 1 came: "
     agents.until(lambda: re.search(line, host.stderr), "the line")
     agents.finish(host, start("another", "2", GUEST, *words))
 

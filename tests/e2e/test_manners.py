@@ -170,7 +170,8 @@ def test_a_long_wait_for_the_start_names_the_missing_nodes(plaunch, alone):
     done = run_python(*words, cwd=plaunch.folder, env=plaunch.environ)
     assert done.returncode == 111
     host = os.uname().nodename
-    who = re.escape(f"2 nodes; 1 came: {host} (index 1); missing: index 0")
+    came = re.escape(f"1 came: {host} (index 1); missing: index 0")
+    who = rf"2 nodes until \d\d:\d\d:\d\d; {came}"
     assert re.search(rf"^plaunch: waiting for {who} \(since \d\d:\d\d:\d\d, for", done.stderr, re.M)
     assert re.search(
         rf"within 5 s \(--start-timeout\); it was waiting for {who}$", done.stderr, re.M
@@ -201,7 +202,8 @@ def test_on_80_columns_the_wait_shows_its_time(plaunch):
         *_, line = lines_on_screen(shown.shown.decode(), 80)
         shown.process.send_signal(signal.SIGINT)
         shown.read_to_end()
-    assert re.fullmatch(r"plaunch: waiting for 2 nodes; 1 came.*… \(\d+ s; Ctrl-C ends it\)", line)
+    start = r"plaunch: waiting for 2 nodes until [\d:]+; 1 came"
+    assert re.fullmatch(rf"{start}.*… \(\d+ s; Ctrl-C ends it\)", line)
     assert len(line) < 80
 
 

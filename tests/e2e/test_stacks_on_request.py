@@ -112,8 +112,7 @@ def test_torchs_records_are_shown_with_the_stacks(plaunch, ctl):
         finally:
             launch.terminate()
         launch.communicate(timeout=60)
-    traces = [json.loads((folder / f"rank_{rank}.fr_trace.json").read_text()) for rank in range(2)]
-    recorded = [[entry["profiling_name"] for entry in trace["entries"]] for trace in traces]
+    recorded = [_operations(folder / f"rank_{rank}.fr_trace.json") for rank in range(2)]
     assert recorded[1] == ["gloo:all_reduce"] * 3
     assert recorded[0] == [*recorded[1], "gloo:broadcast"]
     said = (folder / "rank_1.dump_traceback.txt").read_text()
@@ -128,16 +127,24 @@ def test_torchs_records_are_shown_with_the_stacks(plaunch, ctl):
 def _recorded(plaunch, ctl):
     """Return the folder of the current stacks if it has all that torch's servers can answer.
 
-    Each answer has a time limit, so that on a busy machine one may be missing.
+    Each answer has a time limit, so that on a busy machine one may be missing, and one rank may be
+    asked before its first operation.
     """
     told = json.loads(ctl("stacks", "job", "--json").stdout or "{}")
     for place in told.get("folders", ()):
         folder = plaunch.folder / place["folder"]
         answers = [folder / f"rank_{rank}.fr_trace.json" for rank in range(2)]
         answers.append(folder / "rank_1.dump_traceback.txt")
-        if all(path.exists() for path in answers) and "broadcast" in answers[0].read_text():
+        if not all(path.exists() for path in answers):
+            continue
+        if [len(_operations(path)) for path in answers[:2]] == [4, 3]:
             return folder
     return None
+
+
+def _operations(path):
+    """Return the names of the operations in a flight recorder's file."""
+    return [entry["profiling_name"] for entry in json.loads(path.read_text())["entries"]]
 
 
 # A data loader whose process reads, and a thread of the worker's own.

@@ -149,7 +149,7 @@ def test_its_restart_policy_decides(installed):
     )
     done = installed.run(*words, script)
     assert done.returncode == 17
-    assert re.search(r"restart \(a device of \S+ is broken, says rank 0\b", done.stderr)
+    assert re.search(r"; restart: a device of \S+ is broken, says rank 0; but", done.stderr)
     assert "\n  No restart: 0 restarts did not help\n" in done.stderr
 
 

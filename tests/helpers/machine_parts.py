@@ -1,7 +1,7 @@
 """What tests need of the machine beside Python packages: programs and permissions.
 
 A test marked `needs("browser")`, or a fixture that calls `need("browser")`, is skipped where it is
-missing. PLAUNCH_REQUIRED_PARTS has names of parts, separated by commas, without which tests fail
+missing. PYTEST_REQUIRED_PARTS has names of parts, separated by commas, without which tests fail
 instead. As root on Debian, this installs what is missing, and prints the names of what may be
 required then:
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
-REQUIRED = "PLAUNCH_REQUIRED_PARTS"
+REQUIRED = "PYTEST_REQUIRED_PARTS"
 PREFIX = "needs "  # of the reason of each such skip
 _LIMIT = 60.0  # seconds for a program that tries a permission
 _INSTALL_LIMIT = 900.0  # seconds for apt-get or pip

@@ -543,7 +543,7 @@ def waits(handler, text):
 def test_the_missing_nodes_are_described(create):
     first = create(3, 4, job=JobSettings(node_rank=1), _bounds=OFTEN)
     host = re.escape(os.uname().nodename)
-    came = rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2; waits until [\d:]+"
+    came = rf"3 to 4 nodes until [\d:]+; 1 came: {host} \(index 1\); missing: index 0, 2"
     waits(first, rf"{came}; the store is at board")
     second = create(3, 4, _bounds=OFTEN)
     Call(second.next_rendezvous)
@@ -554,8 +554,8 @@ def test_the_missing_nodes_are_described(create):
 def test_the_host_of_the_store_is_described(create):
     host, other = create(3, 3, _is_host=True, _bounds=OFTEN), create(3, 3, _bounds=OFTEN)
     name = re.escape(os.uname().nodename)
-    waits(host, r"3 nodes; .*; the store is at board, hosted by this node")
-    waits(other, rf"3 nodes; .*; the store is at board, hosted by {name}")
+    waits(host, r"3 nodes until [\d:]+; .*; the store is at board, hosted by this node")
+    waits(other, rf"3 nodes until [\d:]+; .*; the store is at board, hosted by {name}")
 
 
 def test_waiting_costs_the_store_little(create, board):

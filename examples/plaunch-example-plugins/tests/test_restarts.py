@@ -17,7 +17,7 @@ def failure(exitcode):
 def test_a_node_with_a_broken_device_is_excluded():
     found = policy(max_restarts=0).decide(failure(75), [])
     assert (found.action, found.without, found.costs) == (RestartAction.RESTART, ["beta"], False)
-    assert found.reason == "a device of beta is broken, says rank 3"
+    assert found.reason == "restart: a device of beta is broken, says rank 3"
 
 
 def test_other_failures_use_restarts():

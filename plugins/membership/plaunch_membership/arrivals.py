@@ -100,10 +100,12 @@ class Arrivals:
         who = self.describe_nodes(self._present)
         round_ = ""
         if state is not None and (why := self._why(state)):
-            round_ = f"the next round of job {self._membership.identity.run_id!r}: {why}; it needs "
+            round_ = (
+                f"the next round of job {self._membership.identity.run_id!r}: {why}; it waits for "
+            )
         came = f"{len(self._present)} came{': ' if who else ''}{who}"
         absent = self._absent() + self._describe_stopping()
-        return f"{round_}{self.wanted()} nodes; {came}{self._until()}{absent}{self._where()}"
+        return f"{round_}{self.wanted()} nodes{self._until()}; {came}{absent}{self._where()}"
 
     def _until(self) -> str:
         """When this node ends its wait, on the wall clock; empty if it does not."""
@@ -111,7 +113,7 @@ class Arrivals:
         if left > LONGEST / 2:
             return ""
         at = time.localtime(self._membership.wall_clock() + max(left, 0.0))
-        return f"; waits until {time.strftime('%H:%M:%S', at)}"
+        return f" until {time.strftime('%H:%M:%S', at)}"
 
     def _why(self, state: JobState) -> str:
         """The reason for the next round; empty for the first one."""

@@ -502,7 +502,7 @@ def test_a_launcher_is_killed_soon_after_its_guard(launch, family, is_stopping):
     if is_stopping:
         launcher.terminate()
         assert "SIGTERM received" in launcher.stderr.readline()
-    first = guard_of(launcher)
+    first = wait_until(lambda: guard_of(launcher), "a guard")
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
     launcher.kill()

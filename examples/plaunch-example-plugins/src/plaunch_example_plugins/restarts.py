@@ -28,7 +28,7 @@ class BrokenDevicePolicy:
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
         """Restart without the broken node, or until `--max-restarts` is reached."""
         if failure.exitcode == BROKEN and failure.host:
-            reason = f"a device of {failure.host} is broken, says rank {failure.rank}"
+            reason = f"restart: a device of {failure.host} is broken, says rank {failure.rank}"
             return Decision(RestartAction.RESTART, reason, without=[failure.host], costs=False)
         used = sum(earlier.decision.costs for earlier in history)
         if used == self._most:
