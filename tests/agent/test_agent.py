@@ -17,13 +17,12 @@ from plaunch.errors import (
     SignalException,
     UnkillableWorkerError,
 )
-from plaunch.process import OutputCounts
 from plaunch.process.failure import ProcessFailure
 from plaunch.process.signals import SignalAction
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
-from helpers.agents import SUCCEEDED, PretendAgent, and_then
+from helpers.agents import SUCCEEDED, PretendAgent, and_then, with_console
 from helpers.calls import meanwhile
 from helpers.clock import Clock
 from helpers.signals import Policy, send
@@ -366,32 +365,6 @@ def test_what_holds_the_loop_can_ask_whether_to_stop():
         agent.run()
     assert found == [False, False, True]
     assert policy.asked == [signal.SIGUSR1, signal.SIGTERM]  # once for each
-
-
-class Stalled:
-    """Streams whose console takes nothing until `escalate`, or until they have waited."""
-
-    def __init__(self):
-        self.waits = []  # timeouts
-        self.is_waiting = threading.Event()
-        self._is_over = threading.Event()
-
-    def counts(self):
-        return OutputCounts(9, 4, 0)
-
-    def show_rest(self, timeout):
-        self.waits.append(timeout)
-        self.is_waiting.set()
-        assert timeout < math.inf or self._is_over.wait(60)
-
-    def escalate(self):
-        self._is_over.set()
-
-
-def with_console(agent):
-    streams = Stalled()
-    agent._workers.streams = lambda: streams
-    return streams
 
 
 @pytest.mark.parametrize("result", [SUCCEEDED, FAILED])

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from plaunch.agent import WorkerState
+from plaunch.agent import RequestKind, WorkerState
 from plaunch.errors import ExitCode, SignalException, UnkillableWorkerError, UsageError
 from plaunch.process import ChildFailedError
 from plaunch.process.proc import read_state
@@ -288,7 +288,7 @@ ENDS_OF_JOB = {
     "Ctrl-C": lambda agent: os.kill(os.getpid(), signal.SIGINT),
     "SIGTERM": lambda agent: os.kill(os.getpid(), signal.SIGTERM),
     "a hang": lambda agent: agent.report_hang(0, TEXT, is_final=True),
-    "plaunchctl stop": lambda agent: agent.request("stop", "enough", "plaunchctl"),
+    "plaunchctl stop": lambda agent: agent.request(RequestKind.STOP, "enough", "plaunchctl"),
     "another failure": lambda agent: os.kill(agent.snapshot().pids[0], signal.SIGKILL),
 }
 

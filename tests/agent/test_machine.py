@@ -465,6 +465,101 @@ def test_ctrl_c_after_a_request_skips_the_grace():
     assert m.Escalate() not in step(state, TERM)[1]
 
 
+# --- a stop after an exception of a worker that has not exited ------------------------------------
+
+
+HELD = m.StopAfterFailure(m.StopRequested(signal.SIGINT, at=1.0))
+FORWARDED = m.StopRequested(signal.SIGINT, at=1.1)  # by a wrapper that has got the same key
+SECOND = m.StopRequested(signal.SIGINT, at=3.0)
+ENDED_ELSEWHERE = m.Requested(RequestKind.STOP, "enough", "", "node-b")
+
+# phase: the events from the stop on that lead to it
+HELD_IN = {
+    m.Phase.STOPPING: [],
+    m.Phase.CHECKING: [STOPPED],
+    m.Phase.JOINING: [STOPPED, m.NodeHealthy()],
+}
+# What ends the wait for the decision of the job: (events, outcome, or None if the phase has no
+# such event), by phase.
+ENDS_OF_WAIT = {
+    "the job has failed": (JOB_FAILED, FAILURE, FAILURE, FAILURE),
+    "the job has ended without this node": (JOB_CLOSED, CLOSED, CLOSED, CLOSED),
+    "its end is requested elsewhere": (ENDED_ELSEWHERE, SIGNALLED, SIGNALLED, SIGNALLED),
+    "the job does not decide in time": (m.DecisionOverdue(), SIGNALLED, SIGNALLED, SIGNALLED),
+    "the job continues": (m.RoundFormed(attempt=1), None, None, SIGNALLED),
+    "the round fails": (m.RoundFailed(), None, None, ERROR),
+    "the store is lost": (LOST_PEERS, ERROR, ERROR, None),
+    "this node is unhealthy": (m.NodeUnhealthy(), None, ERROR, None),
+    "a worker survives": (m.StopFailed(), ERROR, None, None),
+}
+WAITS = [
+    pytest.param(phase, event, outcome, id=f"{name} while {phase.value}")
+    for name, (event, *outcomes) in ENDS_OF_WAIT.items()
+    for phase, outcome in zip(HELD_IN, outcomes, strict=True)
+    if outcome is not None
+]
+
+
+def play_held(phase, *events):
+    """A worker raises and does not exit; then Ctrl-C. Return the state and the actions after it."""
+    state = m.State(has_checks=True)
+    for event in [m.Begin(), m.NodeHealthy(), *UP[1:], m.WorkFailed()]:
+        state, _ = step(state, event)
+    done = []
+    for event in [HELD, *HELD_IN[phase], *events]:
+        state, actions = step(state, event)
+        done.extend(actions)
+        if state.phase is m.Phase.STOPPING and state.then in (SIGNALLED, FAILURE, CLOSED, ERROR):
+            state, actions = step(state, STOPPED)
+            done.extend(actions)
+    return state, done
+
+
+@pytest.mark.parametrize("more", [[], [FORWARDED], [TERM]], ids=["", "forwarded", "SIGTERM"])
+@pytest.mark.parametrize(("phase", "event", "outcome"), WAITS)
+def test_a_stop_after_an_exception_is_never_lost(phase, event, outcome, more):
+    state, actions = play_held(phase, *more)
+    assert (state.phase, state.then) == (phase, AFTER_FAILURE)
+    assert state.is_asked_to_end
+    state, actions = play_held(phase, *more, event)
+    assert actions[-1] == m.Finish(outcome)
+    assert (state.asked_by, state.asked_at) == (signal.SIGINT, 1.0)
+    assert m.StartWorkers() not in actions
+    assert m.Escalate() not in actions
+
+
+@pytest.mark.parametrize(("phase", "event", "outcome"), WAITS)
+def test_a_second_key_skips_the_grace_or_ends_the_wait(phase, event, outcome):
+    state, actions = play_held(phase, SECOND, event)
+    is_stopping = phase is m.Phase.STOPPING
+    assert actions[-1] == m.Finish(outcome if is_stopping else SIGNALLED)
+    assert actions.count(m.Escalate()) == is_stopping
+    assert (state.asked_by, state.asked_at) == (signal.SIGINT, 1.0)
+
+
+def test_a_stop_after_an_exception_does_not_wait_for_a_job_that_may_restart():
+    state = m.State(max_restarts=1)
+    for event in [*UP, m.WorkFailed()]:
+        state, _ = step(state, event)
+    state, actions = step(state, HELD)
+    assert actions == (m.ReportDecision(SIGNALLED),)
+    assert step(state, STOPPED)[1] == (m.Finish(SIGNALLED),)
+
+
+@pytest.mark.parametrize("held", [m.StopAfterFailure(ASK_STOP), m.StopAfterFailure(ASK_LEAVE)])
+def test_a_request_after_an_exception_is_recorded(held):
+    state, actions = play([*UP, m.WorkFailed(), held, STOPPED, JOB_FAILED])
+    assert actions[-1] == m.Finish(FAILURE)
+    assert state.request is held.stop
+
+
+def test_a_stop_after_an_error_of_the_agent_leaves_workers_their_grace():
+    state, actions = play([*UP, m.AgentFailed(), HELD, FORWARDED])
+    assert state.asked_by is signal.SIGINT
+    assert m.Escalate() not in actions
+    assert step(state, SECOND)[1] == (m.Escalate(),)
+
+
 def test_nothing_happens_after_the_end():
     state, _ = play([*UP, *DONE, m.PeersFinished()])
     for event in EVENTS:
@@ -487,6 +582,8 @@ EVENTS = [
     ASK_STOP,
     ASK_RESTART,
     ASK_LEAVE,
+    HELD,
+    m.DecisionOverdue(),
     STOPPED,
     m.StopFailed(),
     m.PeersFinished(),

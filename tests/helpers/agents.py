@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from plaunch.agent import (
     WorkerState,
     notifications,
 )
+from plaunch.process.streams import OutputCounts
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.calls import meanwhile
@@ -119,6 +122,33 @@ class PretendAgent(SimpleElasticAgent):
         """Return the attempt and the round of every start."""
         groups = [m.group for m in self.notifications.of(notifications.WorkersStarted)]
         return [(group.attempt, group.round) for group in groups]
+
+
+class Stalled:
+    """Streams whose console takes nothing until `escalate`, or until they have waited."""
+
+    def __init__(self):
+        self.waits = []  # timeouts
+        self.is_waiting = threading.Event()
+        self._is_over = threading.Event()
+
+    def counts(self):
+        return OutputCounts(9, 4, 0)
+
+    def show_rest(self, timeout):
+        self.waits.append(timeout)
+        self.is_waiting.set()
+        assert timeout < math.inf or self._is_over.wait(60)
+
+    def escalate(self):
+        self._is_over.set()
+
+
+def with_console(agent, streams=None):
+    """Give an agent streams with a slow console, and return them."""
+    streams = streams or Stalled()
+    agent._workers.streams = lambda: streams
+    return streams
 
 
 def and_then(thing, name, act):

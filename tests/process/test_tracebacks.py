@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import pytest
 from plaunch.process import ProcessFailure, shorten
-from plaunch.process.tracebacks import SourceFiles, abort_in_output, are_asides
+from plaunch.process.tracebacks import (
+    LINKS,
+    SourceFiles,
+    abort_in_output,
+    are_asides,
+    chain_in_output,
+    chain_in_reply,
+)
 
 from helpers.programs import run_python
 from helpers.tracebacks import HEADER, TORCH, WHILE, failure_with, frames
@@ -277,6 +284,24 @@ def test_an_exception_group_is_the_exception_that_ended_the_worker() -> None:
     failure = failure_with(GROUP.splitlines())
     assert failure.raised.exception == "ExceptionGroup"
     assert failure.headline == "ExceptionGroup: many (2 sub-exceptions) (train.py:7)"
+
+
+def colored(lines):
+    return [f"\x1b[1;35m{line}\x1b[0m" for line in lines]
+
+
+def grouped(lines):
+    return [f"  + Exception Group {lines[0]}", *(f"  | {line}" for line in lines[1:])]
+
+
+@pytest.mark.parametrize("mark", [list, colored, grouped], ids=lambda mark: mark.__name__)
+def test_the_causes_of_an_exception_are_found_however_its_traceback_is_marked(mark) -> None:
+    frame = frames("/home/me/train.py", 7)
+    chain = [HEADER, *frame, "ValueError: a", "", LINKS[0], "", HEADER, *frame, "RuntimeError: b"]
+    texts = ("RuntimeError: b", "ValueError: a")
+    lines = mark(chain)
+    assert chain_in_output(lines, 1) == texts
+    assert chain_in_reply("reply", "\n".join(lines)) == ("reply", *texts)
 
 
 @pytest.mark.parametrize("name", ["Process-1", "SpawnProcess-2", "ForkPoolWorker-3", "Process-1:2"])

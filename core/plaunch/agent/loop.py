@@ -13,24 +13,24 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
 import time
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import machine, notifications, states
 from plaunch.agent.effects import Effects, log_without_effect
-from plaunch.agent.extensions import Hang, Snapshot
+from plaunch.agent.extensions import Hang, SignalWorkers, Snapshot
 from plaunch.agent.phases import Phases
 from plaunch.agent.poller import QUIET_INTERVAL, BackgroundCall
 from plaunch.process.signals import SignalAction
 from plaunch.process.streams import show_rest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import signal
 
     from plaunch.agent.components import LoopComponents
+
+    _Stop = states.StopRequested | states.Requested
 
 logger = logging.getLogger("plaunch")
 
@@ -38,10 +38,10 @@ _DECISION_WAIT = 2.0  # seconds for the job to decide about a failure, before a 
 _VERDICT_WAIT = 5.0  # seconds for the other nodes to learn of a failure of this node itself
 _LAST_CONSOLE_WAIT = 5.0  # seconds for the console after a stop signal, or an error of the agent
 _REPORT_WAIT = 2.0  # seconds to report, after that wait, what was not shown
-# In these phases the job may not have decided yet what follows a failure.
-_UNDECIDED = (states.Phase.STOPPING, states.Phase.CHECKING, states.Phase.JOINING)
 # After these outcomes no other node waits for this one.
 _ENDS_OF_JOB = (states.Outcome.SUCCEEDED, states.Outcome.FAILED, states.Outcome.CLOSED)
+# These stay the result of the workers if a stop arrives before they are handled.
+_RESULTS = (states.WorkSucceeded, states.AgentFailed)
 
 
 class Loop:
@@ -57,16 +57,19 @@ class Loop:
         self.results = components.results
         self._effects = Effects(components)
         self._phases = Phases(components, self._effects)
-        self._held: list[states.AgentEvent] = []  # stops that wait for the end of a failed job
-        self._held_until = 0.0  # on the monotonic clock
+        # What has arrived and is not among the pending events yet: signals and requests for the
+        # end, and requests for a restart.
+        self._stops: list[_Stop | states.StopAfterFailure] = []
+        self._restarts: list[states.Requested] = []
+        self._decision_due = 0.0  # on the monotonic clock, for stops after a failure
         self.take_snapshot()
 
     def run(self) -> states.Outcome:
         """Poll and dispatch until the state machine finishes; returns how the run ended."""
         pending: deque[states.AgentEvent] = deque([states.Begin()])
         while True:
-            self._add_inputs(pending)
             try:
+                self._add_inputs(pending)
                 if not pending:
                     self.take_snapshot()
                     pending.extend(self._phases.watch(self._status.state))
@@ -87,6 +90,7 @@ class Loop:
                     error,
                 )
                 self.results.note_error(error)
+                self._hold_stops()
                 pending.clear()
                 pending.append(states.AgentFailed())
 
@@ -97,6 +101,7 @@ class Loop:
             self.results.note_error(error)
             self.results.report_error(is_restart=self._status.state.is_restart)
         self._step(states.AgentFailed())
+        self._hold_stops()
         stop, workers = self._effects.stop, self._components.workers
         end: states.AgentEvent | None = None
         if not stop.is_in_progress():
@@ -104,7 +109,8 @@ class Loop:
         while stop.is_in_progress():
             self._components.poller.poll(workers.exit_fds(), min(stop.delay, QUIET_INTERVAL))
             workers.tend_store()
-            stops, _ = self._take_inputs()
+            self._take_inputs()
+            stops, self._stops = self._stops, []
             for event in stops:
                 if states.Escalate() in self._step(event):
                     stop.escalate()
@@ -144,7 +150,7 @@ class Loop:
         peers = self._components.peers
         until = time.monotonic() + _VERDICT_WAIT
         while peers.awaits_verdict() and (remaining := until - time.monotonic()) > 0:
-            if any(one.action is SignalAction.STOP for one in self._components.inbox.take()):
+            if self._take_late_stops():
                 return
             self._components.poller.poll(peers.fds(), min(remaining, peers.interval))
             peers.take_changes()
@@ -168,48 +174,55 @@ class Loop:
         until = time.monotonic() + timeout + _REPORT_WAIT
         while not wait.is_done() and (remaining := until - time.monotonic()) > 0:
             poller.poll((), min(remaining, QUIET_INTERVAL))
-            stops = [one for one in components.inbox.take() if one.action is SignalAction.STOP]
-            for one in stops:
-                notifier.notify(notifications.SignalReceived, one.signum, one.action)
+            before = self._status.state
+            stops = self._take_late_stops()
             if is_endless:
                 is_over = bool(stops) or components.requests.has_end()
             else:  # programs send SIGTERM more than once for one request
-                is_over = any(one.signum in (signal.SIGINT, signal.SIGQUIT) for one in stops)
+                is_over = any(
+                    one.signum in states.KEYS and before.is_impatient(one) for one in stops
+                )
             if is_over:
                 streams.escalate()
                 until = min(until, time.monotonic() + _REPORT_WAIT)
+
+    def _take_late_stops(self) -> list[states.StopRequested]:
+        """Take the stop signals that arrive after the run; listeners are notified of them."""
+        stops = []
+        for signum, action, at in self._components.inbox.take():
+            if action is SignalAction.STOP:
+                self._components.notifier.notify(notifications.SignalReceived, signum, action)
+                stops.append(states.StopRequested(signum, at))
+                self._status.state = self._status.state.asked(stops[-1])
+        return stops
 
     # --- signals and requests ---------------------------------------------------------------------
 
     def _add_inputs(self, pending: deque[states.AgentEvent]) -> None:
         """Put signals and requests for the end before all other events.
 
-        A restart must not overtake a stop that arrives during it. But a success or a failure of
-        workers that was seen before stays the result.
+        A restart must not overtake a stop that arrives during it. But a success or a failure that
+        was seen before stays the result.
         """
-        has_succeeded = bool(pending) and isinstance(pending[0], states.WorkSucceeded)
-        first = [pending.popleft()] if has_succeeded else []
-        stops, requests = self._take_inputs()
-        ends = [one for one in requests if one.kind is not states.RequestKind.RESTART]
-        others = [one for one in requests if one not in ends]
-        if (stops or ends) and (failed := self._find_raised()):
-            # The exception is the cause of this stop, so the failure is reported first.
-            pending.extendleft(reversed([*first, *failed]))
-            pending.extend(others)
-            self._hold(stops, ends)
+        self._take_inputs()
+        is_known = bool(pending) and isinstance(pending[0], _RESULTS)
+        if self._stops and not is_known and (failed := self._find_raised()):
+            # The exception is the cause of this stop, so the failure is handled first.
+            self._log_held()
+            self._hold_stops()
+            pending.extendleft(reversed(failed))
             return
-        if self._held:
-            if self._awaits_decision(stops):
-                self._held += [*stops, *ends]
-                pending.extend(others)
-                return
-            stops, self._held = [*self._held, *stops], []
+        first = [pending.popleft()] if is_known else []
         is_stopping = self._status.state.phase is states.Phase.STOPPING
-        if (stops or ends) and is_stopping and self.results.due() is not None:
+        if self._stops and is_stopping and self.results.due() is not None:
             self.results.report_failure()
             first += self._components.peers.check_while_stopping(is_clearing=False)
-        pending.extendleft(reversed([*first, *stops, *ends]))
-        pending.extend(others)
+        if self._status.state.awaits_decision and time.monotonic() >= self._decision_due:
+            first.append(states.DecisionOverdue())
+        stops, self._stops = self._stops, []
+        restarts, self._restarts = self._restarts, []
+        pending.extendleft(reversed([*first, *stops]))
+        pending.extend(restarts)
 
     def _find_raised(self) -> list[states.AgentEvent]:
         """Return the failure of running workers that have raised an exception, if there are any."""
@@ -220,58 +233,58 @@ class Loop:
             else []
         )
 
-    def _hold(self, stops: Sequence[states.AgentEvent], ends: Sequence[states.AgentEvent]) -> None:
-        """Keep stops and requests for the end until the job has decided about a failure."""
-        for stop in stops:
+    def _hold_stops(self) -> None:
+        """Make a failure come before the stops that have arrived."""
+        self._decision_due = time.monotonic() + _DECISION_WAIT
+        self._stops = [
+            stop if isinstance(stop, states.StopAfterFailure) else states.StopAfterFailure(stop)
+            for stop in self._stops
+        ]
+
+    def _log_held(self) -> None:
+        for stop in self._stops:
             if isinstance(stop, states.StopRequested):
                 logger.warning(
                     "%s received; a worker had raised an exception and not exited, and that "
                     "failure comes first",
                     stop.signum.name,
                 )
-        self._held = [*map(_after_failure, stops), *ends]
-        self._held_until = time.monotonic() + _DECISION_WAIT
 
-    def _awaits_decision(self, stops: Sequence[states.AgentEvent]) -> bool:
-        """Whether the stops are still held: until the decision, a timeout, or another Ctrl-C.
-
-        A job that may restart its workers is not awaited: the stop would prevent that.
-        """
-        state = self._status.state
-        is_key = any(
-            isinstance(stop, states.StopRequested)
-            and stop.signum in (signal.SIGINT, signal.SIGQUIT)
-            for stop in stops
-        )
-        return (
-            state.phase in _UNDECIDED
-            and state.then is states.RestartReason.FAILURE
-            and state.attempt >= state.max_restarts
-            and time.monotonic() < self._held_until
-            and not is_key
-        )
-
-    def _take_inputs(self) -> tuple[list[states.AgentEvent], list[states.Requested]]:
-        """Take all signals and requests; returns the stops and the requests among them.
-
-        Those that are not for the state machine are handled.
-        """
-        requests = self._take_requests()
-        stops: list[states.AgentEvent] = []
-        for received in self._components.inbox.take():
-            signum, action = received.signum, received.action
+    def _take_inputs(self) -> None:
+        """Take all signals and requests; those that are not for the state machine are handled."""
+        requests, received = self._components.requests.take(), self._components.inbox.take()
+        # An error in what follows must not lose these.
+        for request in requests:
+            if isinstance(request, states.Requested):
+                is_restart = request.kind is states.RequestKind.RESTART
+                (self._restarts if is_restart else self._stops).append(request)
+        self._stops += [
+            states.StopRequested(one.signum, one.at)
+            for one in received
+            if one.action is SignalAction.STOP
+        ]
+        for request in requests:
+            self._handle(request)
+        for signum, action, _ in received:
             self._components.notifier.notify(notifications.SignalReceived, signum, action)
-            if action is SignalAction.STOP:
-                if not self._components.inbox.is_listed(signum):
-                    logger.warning(
-                        "%s received, which no signal policy handles; it ends the job "
-                        "(--signal-policy=notify passes such signals on to the workers)",
-                        signum.name,
-                    )
-                stops.append(states.StopRequested(signum, received.at))
+            if action is SignalAction.STOP and not self._components.inbox.is_listed(signum):
+                logger.warning(
+                    "%s received, which no signal policy handles; it ends the job "
+                    "(--signal-policy=notify passes such signals on to the workers)",
+                    signum.name,
+                )
             elif action is SignalAction.NOTIFY:
                 self._forward(signum)
-        return stops, requests
+
+    def _handle(self, request: states.Requested | SignalWorkers | Hang) -> None:
+        """Notify listeners of a request; handle it if it is not for the state machine."""
+        if isinstance(request, states.Requested):
+            self._components.notifier.notify(notifications.RequestReceived, request)
+        elif isinstance(request, Hang):
+            self._components.workers.note_hang(request)
+            self._components.poller.wake_up.wake()  # to check them at once
+        else:
+            self._components.workers.signal(request.signum, request.ranks, request.reason)
 
     def _forward(self, signum: signal.Signals) -> None:
         if self._status.state.phase is states.Phase.STOPPING:
@@ -280,23 +293,3 @@ class Loop:
             )
         elif self._components.forwarded.pass_on(signum):
             self._components.peers.send_notice(signum)
-
-    def _take_requests(self) -> list[states.Requested]:
-        events: list[states.Requested] = []
-        for request in self._components.requests.take():
-            if isinstance(request, states.Requested):
-                self._components.notifier.notify(notifications.RequestReceived, request)
-                events.append(request)
-            elif isinstance(request, Hang):
-                self._components.workers.note_hang(request)
-                self._components.poller.wake_up.wake()  # to check them at once
-            else:
-                self._components.workers.signal(request.signum, request.ranks, request.reason)
-        return events
-
-
-def _after_failure(stop: states.AgentEvent) -> states.AgentEvent:
-    """Return a stop that is handled after a failure, although it was requested before."""
-    if isinstance(stop, states.StopRequested):
-        return replace(stop, is_for_failure=True)
-    return stop

@@ -15,7 +15,6 @@ ended.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -37,19 +36,14 @@ Step = tuple[State, tuple[Action, ...]]
 # Each takes the type of event that the table lists it for.
 Transition = Callable[[State, Any], Step]
 
-# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
-# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
-_SAME_REQUEST = 2.0
-# The same for SIGINT and SIGQUIT, which a terminal sends: no hand presses two keys within it, but a
-# wrapper in the launcher's process group may forward what the launcher gets as well.
-_SAME_KEY = 0.2
-
 
 def _begin(state: State, event: AgentEvent) -> Step:
     return _join(state, is_suspect=True)
 
 
 def _round_formed(state: State, event: states.RoundFormed) -> Step:
+    if state.awaits_decision:  # the job continues, and the stop counts
+        return _stop_requested_before_start(state, event)
     formed = replace(
         state,
         phase=Phase.STARTING,
@@ -103,9 +97,9 @@ def _cleared(state: State, event: AgentEvent) -> Step:
 def _stop_requested_while_clearing(state: State, event: AgentEvent) -> Step:
     # Own workers have succeeded; a stop now cannot undo that, but other nodes are not awaited.
     first = state.then is not Outcome.SUCCEEDED
-    done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
+    done = replace(state.asked(event), then=Outcome.SUCCEEDED)
     actions: tuple[Action, ...] = (states.ReportDecision(Outcome.SUCCEEDED),) if first else ()
-    return done, (*actions, states.Escalate()) if _is_impatient(state, event) else actions
+    return done, (*actions, states.Escalate()) if state.is_impatient(event) else actions
 
 
 def _stops_for(then: RestartReason | Outcome) -> Transition:
@@ -188,32 +182,56 @@ def _end(state: State) -> Outcome:
 
 
 def _stop_requested(state: State, event: AgentEvent) -> Step:
-    stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
+    stopped = replace(state.asked(event), workers=WorkerState.STOPPED)
     after, stop = _stop(stopped, Outcome.SIGNALLED)
     # The workers get their signal first: on a busy machine, a message takes a tenth of a second.
     return after, (*stop, states.ReportDecision(Outcome.SIGNALLED))
 
 
 def _stop_requested_before_start(state: State, event: AgentEvent) -> Step:
-    return _finish(
-        _asked(state, event), Outcome.SIGNALLED, states.ReportDecision(Outcome.SIGNALLED)
-    )
+    return _finish(state.asked(event), Outcome.SIGNALLED, states.ReportDecision(Outcome.SIGNALLED))
+
+
+def _stop_requested_before_round(state: State, event: AgentEvent) -> Step:
+    if state.awaits_decision_despite(event) and not state.is_impatient(event):
+        return state.asked(event), ()
+    return _stop_requested_before_start(state, event)
 
 
 def _stop_requested_while_stopping(state: State, event: AgentEvent) -> Step:
     # A failure or an error that already decided the end keeps its place as the first cause.
-    actions: tuple[Action, ...] = (states.Escalate(),) if _is_impatient(state, event) else ()
-    known = _asked(state, event)
-    if isinstance(state.then, RestartReason):
-        return replace(known, then=Outcome.SIGNALLED), (
-            states.ReportDecision(Outcome.SIGNALLED),
-            *actions,
-        )
+    actions: tuple[Action, ...] = (states.Escalate(),) if state.is_impatient(event) else ()
+    known = state.asked(event)
+    if isinstance(state.then, RestartReason) and not state.awaits_decision_despite(event):
+        after, report = _end_by_signal(known)
+        return after, (*report, *actions)
     return known, actions
 
 
+def _end_by_signal(state: State) -> Step:
+    ended = replace(state, then=Outcome.SIGNALLED)
+    return ended, (states.ReportDecision(Outcome.SIGNALLED),)
+
+
+def _stop_requested_after_failure(state: State, event: states.StopAfterFailure) -> Step:
+    known = state.asked(event.stop)
+    if not isinstance(state.then, RestartReason):
+        return known, ()
+    # A job that may restart its workers is not awaited: the stop would prevent that.
+    is_last = known.awaits_decision and state.attempt >= state.max_restarts
+    return (known, ()) if is_last else _end_by_signal(known)
+
+
+def _decision_overdue(state: State, event: AgentEvent) -> Step:
+    if not state.awaits_decision:
+        return state, ()
+    if state.phase is Phase.STOPPING:
+        return _end_by_signal(state)
+    return _stop_requested_before_start(state, event)
+
+
 def _restart_requested(state: State, event: states.Requested) -> Step:
-    known = replace(_asked(state, event), workers=WorkerState.STOPPED)
+    known = replace(state.asked(event), workers=WorkerState.STOPPED)
     return _stop(known, RestartReason.REQUEST, states.ReportDecision(RestartReason.REQUEST))
 
 
@@ -252,9 +270,7 @@ def _peers_finished(state: State, event: AgentEvent) -> Step:
 
 def _stop_requested_while_waiting(state: State, event: AgentEvent) -> Step:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
-    return _finish(
-        _asked(state, event), Outcome.SUCCEEDED, states.ReportDecision(Outcome.SUCCEEDED)
-    )
+    return _finish(state.asked(event), Outcome.SUCCEEDED, states.ReportDecision(Outcome.SUCCEEDED))
 
 
 def _while_clearing(transition: Transition) -> Transition:
@@ -270,33 +286,6 @@ def _while_clearing(transition: Transition) -> Transition:
         return after, tuple(action for action in actions if action != states.StopWorkers())
 
     return decide
-
-
-# --- who has requested the end, and how urgently --------------------------------------------------
-
-
-def _asked(state: State, event: AgentEvent) -> State:
-    """Record the first request for the end, and when it came."""
-    if isinstance(event, states.Requested):
-        return state if state.is_asked_to_end else replace(state, request=event)
-    if state.asked_by is not None or not isinstance(event, states.StopRequested):
-        return state
-    return replace(state, asked_by=event.signum, asked_at=event.at)
-
-
-def _is_impatient(state: State, event: AgentEvent) -> bool:
-    r"""Whether a signal that arrives during a stop skips the grace.
-
-    A second Ctrl-C or Ctrl-\ does, and also the first one after a failure. Programs send SIGTERM,
-    SIGHUP and the like more than once for one request. A signal that comes soon after the first
-    one, whichever that was, belongs to the same request.
-    """
-    if not isinstance(event, states.StopRequested):
-        return False
-    is_key = event.signum in (signal.SIGINT, signal.SIGQUIT)
-    if state.asked_by is None:
-        return is_key and not event.is_for_failure
-    return event.at - state.asked_at > (_SAME_KEY if is_key else _SAME_REQUEST)
 
 
 # --- what several of them have in common ---------------------------------------------------------
@@ -324,11 +313,13 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Transition] = {
     (Phase.CHECKING, states.NodeUnhealthy): _unhealthy,
     (Phase.CHECKING, states.PeersUnreachable): _unreachable_before_round,
     (Phase.CHECKING, states.JobEnded): _job_ended_before_round,
-    (Phase.CHECKING, states.StopRequested): _stop_requested_before_start,
+    (Phase.CHECKING, states.StopRequested): _stop_requested_before_round,
+    (Phase.CHECKING, states.DecisionOverdue): _decision_overdue,
     (Phase.JOINING, states.RoundFormed): _round_formed,
     (Phase.JOINING, states.RoundFailed): _round_failed,
     (Phase.JOINING, states.JobEnded): _job_ended_before_round,
-    (Phase.JOINING, states.StopRequested): _stop_requested_before_start,
+    (Phase.JOINING, states.StopRequested): _stop_requested_before_round,
+    (Phase.JOINING, states.DecisionOverdue): _decision_overdue,
     (Phase.JOINING, RequestKind.RESTART): _restart_requested_before_round,
     (Phase.STARTING, states.StartSucceeded): _started,
     (Phase.STARTING, states.StartFailed): _start_failed,
@@ -349,6 +340,8 @@ _TABLE: dict[tuple[Phase, type | RequestKind], Transition] = {
     (Phase.STOPPING, states.PeersUnreachable): _unreachable_before_stopped,
     (Phase.STOPPING, states.JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, states.StopRequested): _stop_requested_while_stopping,
+    (Phase.STOPPING, states.StopAfterFailure): _stop_requested_after_failure,
+    (Phase.STOPPING, states.DecisionOverdue): _decision_overdue,
     (Phase.CLEARING, states.StopSucceeded): _cleared,
     (Phase.CLEARING, states.StopFailed): _stop_failed,
     (Phase.CLEARING, states.NodesChanged): _while_clearing(_membership_changed),

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import enum
+import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import WorkerState
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    import signal
-
     from plaunch.rendezvous.job import JobOutcome
+
+# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
+# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
+_SAME_REQUEST = 2.0
+# The same for SIGINT and SIGQUIT, which a terminal sends: no hand presses two keys within it, but a
+# wrapper in the launcher's process group may forward what the launcher gets as well.
+_SAME_KEY = 0.2
+KEYS = (signal.SIGINT, signal.SIGQUIT)  # the signals of a terminal's keys
 
 
 class Phase(enum.Enum):
@@ -79,6 +87,41 @@ class State(Value):
         request = self.request
         is_end = request is not None and request.kind is not RequestKind.RESTART
         return is_end or self.asked_by is not None
+
+    @property
+    def awaits_decision(self) -> bool:
+        """Whether a stop waits for the job to decide about a failure, which stays the cause."""
+        return self.is_asked_to_end and self.then is RestartReason.FAILURE
+
+    def awaits_decision_despite(self, event: AgentEvent) -> bool:
+        """Whether a further stop waits for that decision, too.
+
+        A request of another node is the decision.
+        """
+        is_decision = isinstance(event, Requested) and bool(event.node)
+        return self.awaits_decision and not is_decision
+
+    def asked(self, event: AgentEvent) -> State:
+        """This state after a request for the end; it has the first one, and when that came."""
+        if isinstance(event, Requested):
+            return self if self.is_asked_to_end else replace(self, request=event)
+        if self.asked_by is not None or not isinstance(event, StopRequested):
+            return self
+        return replace(self, asked_by=event.signum, asked_at=event.at)
+
+    def is_impatient(self, event: AgentEvent) -> bool:
+        r"""Whether a signal that arrives during a stop skips the grace.
+
+        A second Ctrl-C or Ctrl-\ does, and also the first one after a failure. Programs send
+        SIGTERM, SIGHUP and the like more than once for one request. A signal that comes soon after
+        the first one, whichever that was, belongs to the same request.
+        """
+        if not isinstance(event, StopRequested):
+            return False
+        is_key = event.signum in KEYS
+        if self.asked_by is None:
+            return is_key
+        return event.at - self.asked_at > (_SAME_KEY if is_key else _SAME_REQUEST)
 
     @property
     def stop_cause(self) -> str:
@@ -176,15 +219,10 @@ class JobEnded(AgentEvent):
 
 @plain_dataclass
 class StopRequested(AgentEvent):
-    """A stop signal was received, `at` seconds on a clock that never goes back.
-
-    `is_for_failure` means that it came before the agent treated an exception of a worker as a
-    failure, and because of it.
-    """
+    """A stop signal was received, `at` seconds on a clock that never goes back."""
 
     signum: signal.Signals
     at: float = 0.0
-    is_for_failure: bool = False
 
 
 @plain_dataclass
@@ -207,6 +245,23 @@ class Requested(AgentEvent):
     def origin(self) -> str:
         """What requests it and why, as the other nodes receive it."""
         return f"{self.who}: {self.reason}" if self.who else self.reason
+
+
+@plain_dataclass
+class StopAfterFailure(AgentEvent):
+    """A stop that was requested before the failure that is its cause was known.
+
+    The failure is an exception of a worker that has not exited, or an error of the agent.
+
+    Args:
+        stop: the signal or request.
+    """
+
+    stop: StopRequested | Requested
+
+
+class DecisionOverdue(AgentEvent):
+    """The job has not decided about a failure in time, and a stop waits for that."""
 
 
 class StopSucceeded(AgentEvent):

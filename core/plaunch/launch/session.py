@@ -144,7 +144,8 @@ class LaunchSession:
                 result = self._result = agent.run()
             for item in components.extensions:
                 item.note_result(result)
-            self._leaves = agent.is_asked_to_end() and not agent.has_ended_job
+            is_over = agent.has_ended_job or agent.snapshot().verdict is not None
+            self._leaves = agent.is_asked_to_end() and not is_over
             if result.is_failed():
                 raise self._failure_of_job(result)
             self._has_succeeded = True

@@ -170,7 +170,8 @@ class WorkerOutcomes:
     def note_raised(self, local_rank: int, at: float, lines: Sequence[str]) -> None:
         """Record that a running worker ends with an exception, although it has not exited.
 
-        That is its failure, however it ends.
+        If it then fails, or a stop ends it, this is its failure. If it exits by itself, its exit
+        code counts: with 0, it has succeeded.
 
         Args:
             local_rank: the worker.

@@ -99,11 +99,9 @@ class SupervisedContext(PContext):
         self._components = components or ContextComponents()
         self._reaper = self._components.reaper or Reaper()
         self._results = results or WorkerResults()
+        program = entrypoint if isinstance(entrypoint, str) else sys.executable
         self._outcomes = WorkerOutcomes(
-            *(name, self.nprocs, self._logs_dest),
-            self._results,
-            self._components.worker_info,
-            entrypoint if isinstance(entrypoint, str) else sys.executable,
+            name, self.nprocs, self._logs_dest, self._results, self._components.worker_info, program
         )
         self._from_starter: set[int] = set()  # the local ranks that the starter has started
         self._lock = threading.RLock()  # held while the state of the workers is read or changed

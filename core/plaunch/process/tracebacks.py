@@ -177,7 +177,7 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
 @lru_cache(_KNOWN)
 def chain_in_reply(text: str, traceback: str) -> tuple[str, ...]:
     """Return the texts of the exception in an error file and its causes, the first cause last."""
-    return (text, *_chain(traceback[-_MOST:].splitlines()))
+    return (text, *_chain(unmarked(traceback[-_MOST:].splitlines())))
 
 
 def chain_in_output(last_lines: Sequence[str], exitcode: int) -> tuple[str, ...]:

@@ -5,13 +5,15 @@ The store itself is the library `plaunch_job_store`; docs/store.md describes it.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import resource
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
+from plaunch.errors import ExitCode, PlaunchError, RendezvousConnectionError, RendezvousError
 from plaunch.process import without_secrets
 from plaunch_job_store.client import StoreClient, StoreSilentError
 from plaunch_job_store.host import OTHER_DESCRIPTORS, StoreProcess
@@ -39,12 +41,16 @@ _HOST = "this node"
 class JobStoreConnector:
     """Connects to the store of a job; all connections of this node share one. Thread-safe.
 
+    Threads that want the connection at the same time share one attempt, also if it fails: while the
+    store cannot be reached, an attempt takes seconds.
+
     Args:
         endpoint: the endpoint of the store.
         authenticator: proves that this node knows the job's token.
         read_timeout: the limit of one operation, in seconds.
         run_id: the id of this job, for a warning if the host's job is another one.
         check: called before each attempt; raises an error if there is no use in trying.
+        clock: seconds that never go back.
     """
 
     def __init__(
@@ -54,8 +60,11 @@ class JobStoreConnector:
         read_timeout: float,
         run_id: str = "",
         check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
+        self._clock = clock
+        self._failure: tuple[float, PlaunchError] | None = None  # when the last attempt failed
         self._authenticator = authenticator
         self._read_timeout = read_timeout
         self._host_job = HostJobCheck(endpoint, run_id)
@@ -69,8 +78,7 @@ class JobStoreConnector:
     def connect(self) -> JobStore:
         """Return a store over the shared connection; open that if it is broken.
 
-        It takes about `ConnectBounds.timeout` seconds at most, and as long if another thread has
-        just failed.
+        It takes about `ConnectBounds.timeout` seconds at most.
 
         Raises:
             RendezvousConnectionError: see `StoreEndpoint.dial`.
@@ -82,28 +90,45 @@ class JobStoreConnector:
 
     def client(self) -> StoreClient:
         """Return the shared connection; errors as in `connect`."""
+        began = self._clock()
         with self._lock:
             client = self._client
             if client is not None and not client.is_broken:
                 return client
             self._check()
+            self._share_failure(began)
             try:
-                client = StoreClient(
-                    self.endpoint.dial,
-                    self._authenticator,
-                    self.endpoint.name,
-                    self._read_timeout,
-                    on_loss=self._notify,
-                    connect_timeout=self.endpoint.bounds.timeout,
-                )
-            except StoreSilentError as error:
-                self.endpoint.refuse_other_program(error)
+                client = self._open()
+            except PlaunchError as error:
+                self._failure = self._clock(), error
                 raise
             self.endpoint.note_connected()
-            self._client = client
+            self._client, self._failure = client, None
         if self._is_closed:
             client.close()
         return client
+
+    def _share_failure(self, began: float) -> None:
+        """Raise the error of an attempt that has failed since a call `began`, and just now."""
+        if self._failure is None:
+            return
+        failed_at, error = self._failure
+        if failed_at >= began and self._clock() - failed_at < self.endpoint.bounds.timeout:
+            raise copy.copy(error) from error
+
+    def _open(self) -> StoreClient:
+        try:
+            return StoreClient(
+                self.endpoint.dial,
+                self._authenticator,
+                self.endpoint.name,
+                self._read_timeout,
+                on_loss=self._notify,
+                connect_timeout=self.endpoint.bounds.timeout,
+            )
+        except StoreSilentError as error:
+            self.endpoint.refuse_other_program(error)
+            raise
 
     def has_lost_data(self) -> bool:
         """Whether the server is the successor of one whose data is lost."""

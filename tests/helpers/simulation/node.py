@@ -227,7 +227,8 @@ class SimulatedNode:
             agent = self.agent = _Agent(spec, options, self._create_workers)
             try:
                 self.result = result = agent.run()
-                leaves = agent.is_asked_to_end() and not agent.has_ended_job
+                is_over = agent.has_ended_job or agent.snapshot().verdict is not None
+                leaves = agent.is_asked_to_end() and not is_over
                 if result.is_failed():
                     raise result.error("train.py")
             except (SignalException, UnkillableWorkerError):
