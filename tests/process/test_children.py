@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import threading
 import time
 
 import pytest
+from plaunch.process import children
 from plaunch.process.children import LOST_EXIT_CODE, ExitPoller, ProcessHandle
 
 from helpers.processes import wait_for_end
@@ -343,6 +346,55 @@ def test_a_wake_in_a_signal_handler_while_it_is_closed(poller, monkeypatch):
 
 
 @LOOKING
+class InterruptAtInstruction(BaseException):
+    pass
+
+
+def ended_interrupted(poller, number):
+    """Whether a call of `ended` was interrupted, at an instruction of it or of the selector."""
+    count = 0
+    files = {children.__file__, selectors.__file__}
+
+    def trace(frame, event, arg):
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == number:
+                raise InterruptAtInstruction
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        assert poller.ended([KEY]) == [KEY]
+    except InterruptAtInstruction:
+        return True
+    finally:
+        sys.settrace(previous)
+    return False
+
+
+KEY = 7
+
+
+def test_an_interrupt_at_any_instruction_of_a_look_loses_no_end():
+    number, is_interrupted = 0, True
+    while is_interrupted:
+        number += 1
+        with contextlib.closing(ExitPoller()) as poller:
+            read, write = os.pipe()
+            os.close(write)  # now it is readable
+            poller.add(KEY, os.getpid(), lambda: True, fd=read)
+            is_interrupted = ended_interrupted(poller, number)
+            assert not is_interrupted or poller.ended([KEY]) == [KEY], number
+            assert poller.ended() == []
+            os.close(read)
+    assert number > 100
+
+
 def test_looking_is_seldom_while_nothing_happens(poller):
     """No busy loop without pidfds: the pauses grow."""
     looks = []

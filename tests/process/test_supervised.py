@@ -22,7 +22,7 @@ from plaunch.errors import (
     UsageError,
     WorkerStartError,
 )
-from plaunch.process import SubprocessContext, supervised
+from plaunch.process import SubprocessContext, children, outcomes, supervised
 from plaunch.process import context as context_module
 from plaunch.process.proc import read_state
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
@@ -413,7 +413,7 @@ class InterruptAtLine(BaseException):
 def close_interrupted(context, number):
     """Close, with an interrupt at the given one of the lines that are executed; None if after."""
     lines = set()
-    files = {context_module.__file__, supervised.__file__}
+    files = {module.__file__ for module in (context_module, supervised, children, outcomes)}
     at = None
 
     def trace(frame, event, arg):

@@ -161,6 +161,7 @@ class ExitPoller:
         self._has_ended: dict[int, Callable[[], bool]] = {}
         self._fds: dict[int, int] = {}
         self._pidfds: set[int] = set()
+        self._leaving: set[int] = set()  # keys that `_forget` has begun to forget
         self._poll_after = _SHORTEST_POLL
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -221,8 +222,8 @@ class ExitPoller:
             return []
         lost = [key for key in unnoted if key not in self._has_ended]
         _, ready = self._select(0)
-        silent = [key for key in self._has_ended if key not in self._fds]
-        seen = [key for key in (*ready, *silent) if key in self._has_ended]
+        silent = [key for key in self._has_ended if key not in self._fds or key in self._leaving]
+        seen = [key for key in dict.fromkeys((*ready, *silent)) if key in self._has_ended]
         seen = [key for key in seen if self._has_ended[key]()]
         for key in seen:
             self._forget(key)
@@ -285,7 +286,8 @@ class ExitPoller:
         return bool(events), [entry.data for entry, _ in events if entry.data is not None]
 
     def _forget(self, key: int) -> None:
-        # Another call completes what an interrupt has left.
+        # Another call completes what an interrupt has left; the descriptor may not wake any more.
+        self._leaving.add(key)
         fd = self._fds.get(key)
         if fd is not None:
             # If a forked child holds a copy, closing alone does not remove it from the epoll.
@@ -296,6 +298,7 @@ class ExitPoller:
                 os.close(fd)
         self._fds.pop(key, None)
         self._has_ended.pop(key, None)
+        self._leaving.discard(key)
 
 
 ExitWatch = ExitPoller  # the old name, until the next version
