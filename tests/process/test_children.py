@@ -345,7 +345,6 @@ def test_a_wake_in_a_signal_handler_while_it_is_closed(poller, monkeypatch):
     poller.close()
 
 
-@LOOKING
 class InterruptAtInstruction(BaseException):
     pass
 
@@ -395,6 +394,7 @@ def test_an_interrupt_at_any_instruction_of_a_look_loses_no_end():
     assert number > 100
 
 
+@LOOKING
 def test_looking_is_seldom_while_nothing_happens(poller):
     """No busy loop without pidfds: the pauses grow."""
     looks = []
