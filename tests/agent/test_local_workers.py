@@ -9,7 +9,7 @@ import time
 import pytest
 from plaunch.agent import RequestKind, WorkerState
 from plaunch.errors import ExitCode, SignalException, UnkillableWorkerError, UsageError
-from plaunch.process import ChildFailedError
+from plaunch.process import ChildFailedError, Held
 from plaunch.process.proc import read_state
 from plaunch.process.watches import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.restarts import Cause, Decision, RestartAction
@@ -140,6 +140,30 @@ def test_a_held_worker_is_noticed_before_the_first_query(tmp_path):
     assert [*held] == [1]
     assert (held[1].how, held[1].pid) == ("suspended", pid)
     assert asked - LONG - 1 <= held[1].since < asked - 1
+
+
+def test_a_hold_that_an_extension_has_noted_is_that_of_its_process(tmp_path):
+    with FakeElasticRendezvous(world_size=1) as handler:
+        node = Node(tmp_path, handler)
+        agent = node.agent(f"{STOPS}else: time.sleep(300)\n", max_restarts=0)
+        seen = []
+
+        def ask():
+            node.wait_for("0.0.0", "0.0.1")
+            wait_until(lambda: len(agent.snapshot().pids) == 2, "the start of both")
+            pids = {n: node.workers(f"0.0.{n}")[0]["pid"] for n in (0, 1)}
+            wait_until(lambda: read_state(pids[1]) == "T", "it is suspended")
+            old = Held("at a prompt of ipdb", 2e9, 1)  # of an earlier round
+            noted = {n: Held("at a prompt of pdb", 1e9, pid) for n, pid in pids.items()}
+            for holds in (noted, {0: old}, {}):
+                agent.note_holds(holds)
+                seen.append({rank: held.how for rank, held in agent.held().items()})
+            os.kill(pids[1], signal.SIGCONT)
+            os.kill(pids[0], signal.SIGKILL)
+
+        with meanwhile(ask):
+            assert agent.run().state is WorkerState.FAILED
+    assert seen == [{0: "at a prompt of pdb", 1: "suspended"}, {1: "suspended"}, {1: "suspended"}]
 
 
 # --- hangs that end a round -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import pytest
 from plaunch.cli import run
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.plugin import ENGINES, KINDS
 
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
@@ -164,6 +165,28 @@ def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch)
     (tmp_path / "x").touch()
     with pytest.raises(PlaunchError, match=message):
         run(["--dry-run", *argv])
+
+
+@pytest.mark.parametrize(
+    "kind", [one for one in KINDS if one.flag and one is not ENGINES], ids=lambda one: one.name
+)
+@pytest.mark.parametrize("command", ["--dry-run", "launch"])
+def test_an_unknown_name_is_refused_as_by_a_launch(kind, command, tmp_path):
+    """An engine runs instead of a launch, and of a dry run."""
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('it was started')")
+    words = [] if command == "launch" else [command]
+    with pytest.raises(UsageError, match=re.escape(kind.flag)) as caught:
+        run([*words, f"{kind.flag}=nope", str(script)])
+    assert "nope" in str(caught.value)
+
+
+@pytest.mark.parametrize("names", ["jsonl,nope", "null,nope", "plaunch:nope"])
+def test_an_unknown_event_handler_among_others_is_refused(names, tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UsageError, match=r"event handler '(plaunch:)?nope' is unknown"):
+        run(["--dry-run", f"--event-log-handler={names}", str(script)])
 
 
 C10D = "--rdzv-backend=c10d"

@@ -198,6 +198,18 @@ def test_a_program_that_ends_after_it_has_caught_an_exception_has_not_failed(pla
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_a_slow_destructor_after_a_caught_exception_is_no_failure(plaunch):
+    plaunch.write(
+        "train.py",
+        "import sys, time, traceback\nclass Late:\n    def __del__(self, sleep=time.sleep):\n"
+        "        sleep(4)\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()\n"
+        "sys.late = Late()\n",
+    )
+    done = plaunch.run("--nproc-per-node=1", SOON, "train.py")
+    assert done.returncode == 0, done.stderr
+
+
 # --- functions, and torch -------------------------------------------------------------------------
 
 

@@ -92,8 +92,11 @@ def test_a_worker_in_a_debugger_is_held(make):
     assert re.match(r"rank 5 on gpu-7 is at a prompt of pdb since [\d:]{8}; --hang-t", title)
     assert re.fullmatch(rf"{re.escape(LINES[0])}, at a prompt of pdb since [\d:]{{8}}", lines[0])
     assert not node.control.reported
+    ((rank, held),) = node.control.noted_holds.items()
+    assert (rank, held.how, held.pid) == (5, "at a prompt of pdb", node.control.pids[5])
     node.sampler.holds.clear()
     node.sample(30)
+    assert node.control.noted_holds == {}
     assert len(node.control.reported) == 1
 
 

@@ -6,7 +6,8 @@ import os
 import subprocess
 
 import pytest
-from plaunch_hang.stacks.variables import read_main_globals
+from plaunch_hang.stacks import variables
+from plaunch_hang.stacks.variables import has_uncaught_exception, read_main_globals
 
 from helpers.programs import running_python
 
@@ -75,3 +76,27 @@ def test_unreadable_processes():
         other.kill()
     assert read_main_globals(other.pid) is None
     assert read_main_globals(os.getpid()) is not None
+
+
+def test_the_layout_of_this_build_is_found_once(process, monkeypatch):
+    assert has_uncaught_exception(process.pid) is False
+    monkeypatch.setattr(variables, "_read_build", lambda: pytest.fail("searched again"))
+    assert has_uncaught_exception(process.pid) is False
+    assert read_main_globals(process.pid) is not None
+
+
+def test_another_layout_is_noticed_once(process, monkeypatch):
+    calls = []
+
+    def refuse():
+        calls.append("read")
+        raise ValueError("another layout")
+
+    monkeypatch.setattr(variables, "_read_build", refuse)
+    variables._find_build.cache_clear()
+    try:
+        assert has_uncaught_exception(process.pid) is None
+        assert read_main_globals(process.pid) is None
+    finally:
+        variables._find_build.cache_clear()
+    assert calls == ["read"]

@@ -34,7 +34,7 @@ class Control:
     def __init__(self, pids, texts=None, node=0):
         self.said, self.reported, self.published_here = [], [], []
         self.state, self.round, self.pids = WorkerState.HEALTHY, 0, pids
-        self.progress, self.succeeded, self.holds = {}, {}, {}
+        self.progress, self.succeeded, self.holds, self.noted_holds = {}, {}, {}, {}
         self.is_job_wide = texts is not None
         self.can_reach_store = True
         self._texts, self._node = texts, f"id-{node}"
@@ -56,7 +56,10 @@ class Control:
         self.progress = progress
 
     def held(self):
-        return self.holds
+        return {**self.noted_holds, **self.holds}
+
+    def note_holds(self, holds):
+        self.noted_holds = holds
 
     def say(self, text):
         self.said.append(text)

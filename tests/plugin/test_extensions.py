@@ -15,6 +15,7 @@ from plaunch.plugin import create_extensions
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.extensions import AgentControl, ExtensionRunner
 from plaunch.plugin.guard import CallGuard, CallLimits
+from plaunch.process import Held
 from plaunch.testing import plugin_manager
 from plaunch_events.event_queue import EventQueue
 
@@ -173,6 +174,9 @@ class Agent:
     def note_progress(self, progress):
         self.progress = progress
 
+    def note_holds(self, holds):
+        self.holds = holds
+
     def note_state(self, name, text):
         self.notes[name] = text
 
@@ -197,6 +201,8 @@ def test_what_an_extension_can_do(caplog):
     progress = {4: Progress(3, 20, 0.5)}
     control.note_progress(progress)
     assert agent.progress == progress
+    control.note_holds({4: Held("at a prompt of pdb", 1e9, 77)})
+    assert agent.holds == {4: ("at a prompt of pdb", 1e9, 77)}
     control.note_state("uploads", "2 wait\nfor the network")
     control.note_state("cache", "x" * 300)
     assert agent.notes == {"uploads": "2 wait for the network", "cache": "x" * 200}

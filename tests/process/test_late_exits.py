@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plaunch.process import ExitPlace, ExitRules, LogsDest, WorkerInfo, WorkerResults, late_exits
+from plaunch.process import (
+    ExitPlace,
+    ExitRules,
+    HeldProcesses,
+    LogsDest,
+    WorkerInfo,
+    WorkerResults,
+    exit_evidence,
+)
 from plaunch.process.late_exits import LateExits
 from plaunch.process.outcomes import WorkerOutcomes
 from plaunch.process.watches import OutOfMemoryCounter
@@ -74,6 +82,7 @@ class Node:
         self.clock = Clock(1e9)
         self.places = {}
         self.runs = {}
+        self.holds = {}
         self.looks = []
         self.files = {rank: str(tmp_path / f"error-{rank}.json") for rank in range(count)}
         self.outcomes = WorkerOutcomes(
@@ -82,18 +91,26 @@ class Node:
         self.outcomes.begin(OutOfMemoryCounter(str(tmp_path)))
         self.outcomes.workers = {rank: Handle(100 + rank) for rank in range(count)}
         self.output = Output(self.clock)
+        self.held = HeldProcesses(
+            describe=lambda pid: self.holds.get(pid - 100, ""),
+            clock=self.clock,
+            wall_clock=self.clock,
+        )
         find = self._find if can_look else None
         self.watch = LateExits(
             self.outcomes,
             self.output,
             ExitRules(find_places=find, **rules),
             lambda: None,
+            holds=self.held,
             clock=self.clock,
             wall_clock=self.clock,
             run=Call,
         )
         monkeypatch.setattr(
-            late_exits, "read_proc", lambda name: b"voluntary_ctxt_switches: %d" % self._run(name)
+            exit_evidence,
+            "read_proc",
+            lambda name: b"voluntary_ctxt_switches: %d" % self._run(name),
         )
 
     @staticmethod
@@ -128,6 +145,7 @@ class Node:
         """Let time pass, and call `update` whenever it is due."""
         until = self.clock() + seconds
         while True:
+            self.held.sample_if_due([100 + rank for rank in range(len(self.files))])  # the agent
             if self.outcomes.failures or self.watch.update():
                 return
             due = self.watch.due()
@@ -194,7 +212,7 @@ def test_a_worker_that_exits_after_all_has_its_own_exit_code(create):
 @pytest.mark.parametrize("timeout", [2.0, 12.0, 40.0])
 def test_after_the_timeout_the_worker_has_failed(create, caplog, timeout):
     node = create(exception_timeout=timeout)
-    node.places[1] = ExitPlace(True, None, SHUTDOWN)
+    node.places[1] = ExitPlace(True, True, SHUTDOWN)
     node.output.write(1, CRASH)
     node.pass_time(timeout - 0.1)
     assert node.outcomes.failures == {}
@@ -290,13 +308,74 @@ def test_a_traceback_of_which_nothing_is_known_is_no_failure(create, caplog):
 
 def test_without_stacks_and_proc_only_what_is_known_is_said(create, caplog, monkeypatch):
     node = create(can_look=False)
-    monkeypatch.setattr(late_exits, "read_proc", lambda name: b"")
+    monkeypatch.setattr(exit_evidence, "read_proc", lambda name: b"")
     node.output.write(1, CRASH)
     node.pass_time(60)
     assert caplog.messages == [
         "rank 5 wrote the traceback of RuntimeError: bad batch (train.py:7) 10 s ago; whether it "
         "ends is not known"
     ]
+
+
+def test_an_exit_of_which_the_cause_is_unknown_is_no_failure(create, caplog):
+    node = create(exception_timeout=11.0)
+    node.places[1] = ExitPlace(True, None, "the exit of the interpreter")
+    node.stuck = {1}
+    node.output.write(1, CRASH)
+    node.pass_time(60)
+    assert caplog.messages == [
+        "rank 5 wrote the traceback of RuntimeError: bad batch (train.py:7) 10 s ago, and its main "
+        "thread has not run since; whether it ends because of that is not known; it is in the exit "
+        "of the interpreter"
+    ]
+    assert node.outcomes.failures == {}
+
+
+@pytest.mark.parametrize("skew", [-1000.0, 1000.0])
+def test_the_clock_of_a_file_server_does_not_change_the_timeout(create, skew):
+    node = create(exception_timeout=12.0)
+    node.places[1] = ExitPlace(True, True, SHUTDOWN)
+    node.report(1)
+    os.utime(node.files[1], (node.clock() + skew,) * 2)
+    node.pass_time(11.9)
+    assert node.outcomes.failures == {}
+    node.pass_time(6.0)
+    assert node.outcomes.failures[1].exitcode == 1
+
+
+@pytest.mark.parametrize("kind", ["kernel", "stack"])
+@pytest.mark.parametrize("begin", [1.0, 7.0, 11.8, 25.0])
+def test_while_a_worker_is_held_its_time_stands_still(create, caplog, kind, begin):
+    node = create(exception_timeout=30.0)
+    place = node.places[1] = ExitPlace(True, True, SHUTDOWN)
+    node.output.write(1, CRASH)
+    node.pass_time(begin)
+    if kind == "kernel":
+        node.holds[1] = "suspended"
+    else:
+        node.places[1] = place._replace(hold="at a prompt of pdb")
+    node.pass_time(500)
+    assert node.outcomes.failures == {}
+    assert sum("has not exited" in one for one in caplog.messages) == (begin > 10)
+    assert node.outcomes._has_reported(1)  # the cause of a stop
+    node.holds.clear()
+    node.places[1] = place
+    node.pass_time(min(25.0 - begin, 10.0) if begin < 20 else 0.5)
+    assert node.outcomes.failures == {}
+    node.pass_time(36)
+    assert node.outcomes.failures[1].exitcode == 1
+
+
+def test_a_suspended_worker_is_not_taken_for_one_that_is_stuck(create, caplog):
+    node = create(exception_timeout=12.0)
+    node.places[1] = ExitPlace(False, None, "train_step (train.py:5)")
+    node.stuck, node.holds[1] = {1}, "suspended"
+    node.report(1)
+    node.pass_time(100)
+    node.stuck, node.holds = set(), {}
+    node.pass_time(100)
+    assert caplog.messages == []
+    assert node.outcomes.failures == {}
 
 
 def test_a_program_that_catches_exceptions_is_looked_at_more_and_more_rarely(create, caplog):
@@ -307,7 +386,7 @@ def test_a_program_that_catches_exceptions_is_looked_at_more_and_more_rarely(cre
         node.pass_time(1)
     assert caplog.messages == []
     assert len(node.looks) < 18
-    node.places[1] = ExitPlace(True, None, SHUTDOWN)
+    node.places[1] = ExitPlace(True, True, SHUTDOWN)
     node.output.write(1, CRASH)
     node.pass_time(120)
     assert len(caplog.messages) == 1
@@ -315,7 +394,7 @@ def test_a_program_that_catches_exceptions_is_looked_at_more_and_more_rarely(cre
 
 def test_what_follows_the_exception_is_not_taken_for_it(create, caplog):
     node = create()
-    node.places[1] = ExitPlace(True, None, SHUTDOWN)
+    node.places[1] = ExitPlace(True, True, SHUTDOWN)
     node.output.write(1, CRASH)
     node.pass_time(7)
     for _ in range(20):
@@ -365,7 +444,7 @@ def test_ranks_are_not_late_because_a_few_have_ended_early(create, caplog):
 
 def test_a_rank_that_raised_is_not_named_as_late_too(create, caplog):
     node = create()
-    node.places[1] = ExitPlace(True, None, SHUTDOWN)
+    node.places[1] = ExitPlace(True, True, SHUTDOWN)
     node.output.write(1, CRASH)
     node.pass_time(7)
     node.exit(0)
@@ -384,6 +463,15 @@ def test_the_reason_is_said_if_the_place_of_late_ranks_cannot_be_read(create, ca
         "ranks 5-6 have not exited, 10 s after the others; their stacks cannot be read: py-spy is "
         "not installed"
     ]
+
+
+def test_what_holds_a_late_rank_is_named(create, caplog):
+    node = create()
+    node.places[1] = ExitPlace(False, None, "save (train.py:9)")
+    node.holds[1] = "suspended"
+    node.exit(0)
+    node.pass_time(20)
+    assert caplog.messages == ["rank 5 has not exited, 10 s after the others; it is suspended"]
 
 
 def test_without_threads_looks_are_tried_again_later(create, caplog):
@@ -429,7 +517,7 @@ def test_a_look_that_fails_is_not_repeated_at_once(create):
         looks.append(pids)
         raise RuntimeError("a bug")
 
-    node.watch._rules = ExitRules(find_places=fail)
+    node.watch._evidence._find_places = fail
     node.pass_time(20)
     assert 1 <= len(looks) <= 5
 

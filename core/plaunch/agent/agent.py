@@ -101,6 +101,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._watchdog = services.watchdog or LoopWatchdog(shutdown_timeout + TURN_BOUND)
         self._progress: Mapping[int, Progress] = {}
         self._notes: Mapping[str, str] = {}
+        self._noted_holds: Mapping[int, Held] = {}
         self._create_loop()
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -244,6 +245,10 @@ class SimpleElasticAgent(ElasticAgent):
         """Set the progress of workers for snapshots, by global rank; thread-safe."""
         self._progress = dict(progress)
 
+    def note_holds(self, holds: Mapping[int, Held]) -> None:
+        """Set what holds workers besides the kernel, by global rank; thread-safe."""
+        self._noted_holds = dict(holds)
+
     def note_state(self, name: str, text: str) -> None:
         """Set a state of an extension for snapshots; an empty `text` removes it."""
         others = {key: value for key, value in self._notes.items() if key != name}
@@ -267,7 +272,8 @@ class SimpleElasticAgent(ElasticAgent):
     def held(self) -> dict[int, Held]:
         """What holds workers that cannot run now, by global rank, and since when; thread-safe."""
         pids = self.snapshot().pids
-        found = self._workers.holds.sample(pids.values())
+        noted = {one.pid: one for one in self._noted_holds.values()}
+        found = {**noted, **self._workers.holds.sample(pids.values())}
         return {rank: found[pid] for rank, pid in pids.items() if pid in found}
 
     def is_asked_to_end(self) -> bool:

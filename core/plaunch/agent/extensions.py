@@ -30,6 +30,7 @@ class Control(Protocol):
     def held(self) -> Mapping[int, Held]:
         """What holds workers of this node that cannot run now, by global rank, and since when.
 
+        That is the kernel, or what an extension has noted with `note_holds`.
         Each call reads some files for each worker, which takes about a tenth of a millisecond.
         """
 
@@ -68,6 +69,13 @@ class Control(Protocol):
 
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Set the progress of workers in the next snapshots, by global rank; replaces all of it."""
+
+    def note_holds(self, holds: Mapping[int, Held]) -> None:
+        """Set what holds workers besides the kernel, for `held`; replaces all of it.
+
+        Args:
+            holds: by global rank, such as `at a prompt of pdb`.
+        """
 
     def note_state(self, name: str, text: str) -> None:
         """Show a state in the next snapshots, and so in `/status` and `plaunchctl status`.

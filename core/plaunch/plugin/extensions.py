@@ -239,6 +239,10 @@ class AgentControl:
         """Set the workers' progress for the next snapshots."""
         self._agent.note_progress(progress)
 
+    def note_holds(self, holds: Mapping[int, Held]) -> None:
+        """Set what holds workers besides the kernel."""
+        self._agent.note_holds(holds)
+
     def note_state(self, name: str, text: str) -> None:
         """Set a state of the extension for the next snapshots."""
         name, line = (" ".join(_text(one, "a state").split())[:MOST_STATE] for one in (name, text))

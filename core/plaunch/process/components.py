@@ -318,12 +318,14 @@ class ExitPlace(NamedTuple):
             None if unknown.
         place: where the main thread is, such as `threading._shutdown`; empty if unknown.
         reason: why its stack cannot be read; empty if it was.
+        hold: what holds it besides the kernel, such as `at a prompt of pdb`; empty if nothing does.
     """
 
     is_exiting: bool | None = None
     has_raised: bool | None = None
     place: str = ""
     reason: str = ""
+    hold: str = ""
 
 
 def find_places_by_stack(pids: Mapping[int, int]) -> Mapping[int, ExitPlace]:

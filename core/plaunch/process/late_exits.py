@@ -9,76 +9,27 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from plaunch.durations import format_duration
 from plaunch.process.components import ExitPlace
-from plaunch.process.proc import read_proc
-from plaunch.process.streams import last_lines, traceback_time
+from plaunch.process.exit_evidence import SETTLED, ExitEvidence
+from plaunch.process.exit_suspect import REPORT_AFTER, ExitSuspect
+from plaunch.process.watches import HeldProcesses
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from plaunch.process.components import ExitRules
+    from plaunch.process.exit_evidence import ExitSigns
     from plaunch.process.outcomes import WorkerOutcomes
     from plaunch.process.streams import Streams
 
 _log = logging.getLogger("plaunch")
 
-REPORT_AFTER = 10.0  # seconds after which a worker that has not exited is reported
 _PERIOD = 5.0  # seconds between two looks for exceptions
-_SETTLED = 1.0  # seconds within which most interpreters exit after an exception
-_FIRST_PAUSE = 2.0  # seconds between two looks at a worker of which too little is known; doubled
-_LONGEST_PAUSE = 60.0
 _CLOSE_WAIT = 1.0  # seconds for a look to end, before this process may fork
-
-
-class _Evidence(NamedTuple):
-    """What a worker that has not exited has written about an exception.
-
-    Args:
-        at: when, in seconds since the epoch.
-        is_report: whether it is in the error file, and not only on stderr.
-        lines: the last lines of its stderr.
-        what: the exception with the user's line; empty if it cannot be parsed.
-    """
-
-    at: float
-    is_report: bool
-    lines: list[str]
-    what: str
-
-
-class _Look(NamedTuple):
-    """What one look has found, by local rank; nothing if it `has_failed`."""
-
-    evidence: Mapping[int, _Evidence]
-    places: Mapping[int, ExitPlace]
-    activity: Mapping[int, bytes]
-    has_failed: bool = False
-
-
-@dataclass
-class _Suspect:
-    """A worker that may have raised an exception, and has not exited.
-
-    Args:
-        evidence: what it has written.
-        since: when, on the monotonic clock.
-        next_look: when to look at it again, on the monotonic clock.
-    """
-
-    evidence: _Evidence
-    since: float
-    next_look: float
-    pause: float = _FIRST_PAUSE
-    has_raised: bool | None = None  # None: it is not known yet
-    is_settled: bool = False  # no further look is needed
-    place: ExitPlace = field(default_factory=ExitPlace)
-    activity: bytes = b""
-    is_stuck: bool = False  # its main thread has not run between two looks
 
 
 class LateExits:
@@ -86,7 +37,7 @@ class LateExits:
 
     The exception is one that ended the program if the main thread has left it, or has stuck after
     it wrote an error file. A traceback that the program has caught and printed, or that another
-    process or thread has printed, is ignored.
+    process or thread has printed, is ignored. While a worker is held, its time stands still.
 
     `update` neither blocks nor reads files: the looks run on a thread, one after the other.
 
@@ -95,6 +46,7 @@ class LateExits:
         streams: have the output of the workers.
         rules: what to do.
         wake: called on another thread when `update` has something to do.
+        holds: knows what has suspended workers, and since when.
         clock: monotonic seconds.
         wall_clock: seconds since the epoch.
         run: starts a call on a thread.
@@ -107,26 +59,31 @@ class LateExits:
         rules: ExitRules,
         wake: Callable[[], None],
         *,
+        holds: HeldProcesses | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         run: Callable[[str, Callable[[], object]], BoundedCall] = BoundedCall,
     ) -> None:
         self._outcomes = outcomes
-        self._streams = streams
         self._rules = rules
+        self._holds = HeldProcesses() if holds is None else holds
+        self._evidence = ExitEvidence(outcomes, streams, rules.find_places, self._holds, wall_clock)
         self._wake = wake
         self._clock = clock
         self._wall_clock = wall_clock
         self._run = run
         timeout = rules.exception_timeout
-        self._period = _PERIOD if timeout is None else min(max(timeout / 2, _SETTLED), _PERIOD)
+        self._period = _PERIOD if timeout is None else min(max(timeout / 2, SETTLED), _PERIOD)
         self._next_look = clock() + self._period
-        self._suspects: dict[int, _Suspect] = {}
+        self._looked_at = clock()  # when the last look began
+        self._seen_before = self._looked_at  # when the one before began
+        self._hold_check_at = -math.inf
+        self._suspects: dict[int, ExitSuspect] = {}
         self._said: set[int] = set()  # ranks that were reported as later than the others
         self._said_unknown: set[int] = set()  # ranks of which too little is known
         self._not_before = 0.0  # no look before this time, on the monotonic clock
         self._call: BoundedCall | None = None
-        self._found: _Look | None = None  # what the call has found, once it has
+        self._found: ExitSigns | None = None  # what the call has found, once it has
 
     def update(self) -> bool:
         """Look at the workers if it is time, and report those that are late.
@@ -140,6 +97,7 @@ class LateExits:
             self._take(found)
         if self._call is None and self._clock() >= self._due_look():
             self._begin_look()
+        self._check_holds()
         return self._fail_late()
 
     def due(self) -> float | None:
@@ -147,11 +105,11 @@ class LateExits:
         if not (self._outcomes.live() and self._outcomes.are_undisturbed()):
             return None
         if self._call is not None and self._found is None:  # its end wakes
-            left = self._due_failure() - self._clock()
+            left = self._due_check() - self._clock()
             return None if math.isinf(left) else max(left, 0.0)
         if self._call is not None:
             return 0.0
-        return max(min(self._due_look(), self._due_failure()) - self._clock(), 0.0)
+        return max(min(self._due_look(), self._due_check()) - self._clock(), 0.0)
 
     def fail_raised(self) -> bool:
         """Count running workers that end with an exception as failed; whether there are any."""
@@ -185,8 +143,9 @@ class LateExits:
     def _begin_look(self) -> None:
         now, live = self._clock(), self._outcomes.live()
         self._next_look = now + self._period
+        self._seen_before, self._looked_at = self._looked_at, now
         pids = {rank: self._outcomes.workers[rank].pid for rank in live}
-        known = {rank: one.evidence.at for rank, one in self._suspects.items()}
+        known = {rank: one.written.at for rank, one in self._suspects.items()}
         wanted = {rank for rank, one in self._suspects.items() if self._is_due(one, now)}
         late_at = self._late_at()
         if late_at is not None and late_at <= now:
@@ -202,7 +161,7 @@ class LateExits:
             self._not_before = now + self._period
 
     @staticmethod
-    def _is_due(one: _Suspect, now: float) -> bool:
+    def _is_due(one: ExitSuspect, now: float) -> bool:
         return not one.is_settled and one.next_look <= now
 
     def _look(
@@ -212,107 +171,56 @@ class LateExits:
         wanted: Collection[int],
         spared: Collection[int],
     ) -> None:
-        """Read what workers have written, and where some of them are; runs on a thread.
+        """Runs on a thread; see `ExitEvidence.read`."""
+        self._found = self._evidence.read(pids, known, wanted, spared)
+        self._wake()
 
-        Args:
-            pids: the process ids of the workers, by local rank.
-            known: when they wrote what is known.
-            wanted: whose places are read.
-            spared: whose places are not read although they have written more.
-        """
-        found = _Look({}, {}, {}, has_failed=True)
-        try:
-            evidence = {}
-            for rank in pids:
-                one = self._find_evidence(rank, known.get(rank))
-                if one is not None:
-                    evidence[rank] = one
-            now = self._wall_clock()
-            fresh = {rank for rank, one in evidence.items() if now - one.at >= _SETTLED}
-            chosen = {rank: pids[rank] for rank in sorted({*wanted, *(fresh - {*spared})})}
-            find = self._rules.find_places
-            places = find(chosen) if find is not None and chosen else {}
-            activity = {rank: _read_activity(pid) for rank, pid in chosen.items()}
-            found = _Look(evidence, places, activity)
-        except Exception:  # noqa: BLE001 - a bug here must not cost the job
-            _log.debug("workers that do not exit cannot be found", exc_info=True)
-        finally:
-            self._found = found
-            self._wake()
-
-    def _find_evidence(self, rank: int, known: float | None) -> _Evidence | None:
-        """Return what a worker has written about an exception since the last look, if anything."""
-        at = self._outcomes.reported_at(rank)
-        is_report = at is not None
-        if at is None:
-            at = traceback_time(self._streams, rank)
-        if at is None or at == known:
-            return None
-        lines = last_lines(self._streams, rank)
-        what = self._outcomes.describe_exception(rank, lines)
-        return None if what is None else _Evidence(at, is_report, lines, what)
-
-    def _take(self, look: _Look) -> None:
+    def _take(self, signs: ExitSigns) -> None:
         now, live = self._clock(), self._outcomes.live()
-        if look.has_failed:
+        if signs.has_failed:
             self._not_before = now + self._period  # it would fail again
             return
-        for rank, evidence in look.evidence.items():
+        for rank, written in signs.written.items():
             if rank not in live:
                 continue  # it has ended meanwhile
             before = self._suspects.get(rank)
             if before is not None and before.has_raised:
                 continue  # what threads and destructors write now is not the cause
-            since = now - max(self._wall_clock() - evidence.at, 0.0)
-            one = self._suspects[rank] = _Suspect(evidence, since, max(since + _SETTLED, now))
+            # The clock of the wall may have been set, but the look before has not seen it.
+            since = now - min(written.age, max(now - self._seen_before, 0.0))
+            one = self._suspects[rank] = ExitSuspect(
+                written, since, max(since + SETTLED, now), self._rules.exception_timeout
+            )
             if before is not None:
                 one.next_look, one.pause = max(one.next_look, before.next_look), before.pause
-        for rank in look.activity:
+        for rank in signs.activity:
             if rank in live and rank in self._suspects and not self._suspects[rank].is_settled:
-                self._judge(rank, look)
+                self._judge(rank, signs)
         late_at = self._late_at()
         if late_at is not None and late_at <= now:
-            late = [rank for rank in self._late() if rank in look.activity]
-            self._report_late({rank: look.places.get(rank, ExitPlace()) for rank in late})
+            late = [rank for rank in self._late() if rank in signs.activity]
+            self._report_late(late, signs)
 
-    def _judge(self, rank: int, look: _Look) -> None:
+    def _judge(self, rank: int, signs: ExitSigns) -> None:
         """Decide whether an exception has ended the program of a worker."""
         one, now = self._suspects[rank], self._clock()
-        one.place = look.places.get(rank, ExitPlace())
-        activity = look.activity[rank]
-        one.is_stuck = bool(activity) and activity == one.activity
-        one.activity = activity
-        one.has_raised = has_raised(one.place, is_report=one.evidence.is_report)
-        is_late = now - one.since >= REPORT_AFTER
-        if one.has_raised is False and one.evidence.is_report:
-            # It may be in a `finally` behind the function that wrote the error file.
-            one.has_raised = True if is_late and one.is_stuck else None
+        one.note_hold(signs.holds.get(rank, ""), now)
+        is_news = one.judge(signs.places.get(rank, ExitPlace()), signs.activity[rank], now)
         if one.has_raised:
-            self._outcomes.note_raised(rank, one.evidence.at, one.evidence.lines)
-            one.next_look = one.since + REPORT_AFTER
-            self._next_look = max(self._next_look, one.next_look)  # one look for both
-            if is_late:
-                one.is_settled = True
-                self._report_raised(rank, one)
-            return
-        one.next_look = now + one.pause
-        one.pause = min(2 * one.pause, _LONGEST_PAUSE)
-        if one.has_raised is False:
-            one.is_settled = True  # the program has caught the exception
-            return
-        if now < one.since + REPORT_AFTER < one.next_look:
-            one.next_look = one.since + REPORT_AFTER
-        if is_late and not one.evidence.is_report and (one.is_stuck or not activity):
-            one.is_settled = True
-            if rank not in self._said_unknown:
-                self._said_unknown.add(rank)
-                self._report_raised(rank, one)
+            self._outcomes.note_raised(rank, one.written.at, one.written.lines)
+            if not one.is_announced:
+                self._next_look = max(self._next_look, one.next_look)  # one look for both
+        elif is_news:
+            is_news = rank not in self._said_unknown
+            self._said_unknown.add(rank)
+        if is_news:
+            self._report_raised(rank, one)
 
     # --- reports ----------------------------------------------------------------------------------
 
-    def _report_raised(self, rank: int, one: _Suspect) -> None:
-        name, what = self._outcomes.name([rank]), one.evidence.what
-        ago = _format(self._clock() - one.since)
+    def _report_raised(self, rank: int, one: ExitSuspect) -> None:
+        name, what = self._outcomes.name([rank]), one.written.what
+        ago = _format(one.age(self._clock()))
         where = _describe_place(one.place)
         if one.has_raised:
             text = f"{name} raised {what or 'an exception'} {ago} ago and has not exited"
@@ -320,7 +228,8 @@ class LateExits:
         else:
             idle = ", and its main thread has not run since" if one.is_stuck else ""
             text = f"{name} wrote the traceback of {what or 'an exception'} {ago} ago{idle}"
-            parts_of_text = [text, "whether it ends is not known", where]
+            ends = "it ends because of that" if one.place.is_exiting else "it ends"
+            parts_of_text = [text, f"whether {ends} is not known", where]
         _log.warning("%s", "; ".join(filter(None, parts_of_text)))
 
     def _describe_consequence(self) -> str:
@@ -329,13 +238,15 @@ class LateExits:
             return self._rules.advice
         return f"it counts as failed {_format(timeout)} after the exception (--exception-timeout)"
 
-    def _report_late(self, places: Mapping[int, ExitPlace]) -> None:
+    def _report_late(self, late: Collection[int], signs: ExitSigns) -> None:
         """Report workers that have not exited long after the others, grouped by their places."""
         ends = [each.timestamp for each in self._outcomes.exits.values() if each.succeeded]
         ago = _format(self._wall_clock() - max(ends))
         by_place: dict[ExitPlace, list[int]] = {}
-        for rank, place in places.items():
+        for rank in late:
             self._said.add(rank)
+            place = signs.places.get(rank, ExitPlace())
+            place = place._replace(hold=signs.holds.get(rank, ""))
             by_place.setdefault(place, []).append(rank)
         for place, ranks in by_place.items():
             word = "has" if len(ranks) == 1 else "have"
@@ -346,13 +257,37 @@ class LateExits:
     # --- failures ---------------------------------------------------------------------------------
 
     def _due_failure(self) -> float:
-        timeout = self._rules.exception_timeout
-        raised = [one.since for one in self._suspects.values() if one.has_raised]
-        return float("inf") if timeout is None or not raised else min(raised) + timeout
+        return min((one.due_failure() for one in self._suspects.values()), default=math.inf)
+
+    def _due_check(self) -> float:
+        """When a worker may count as failed, or may not be held any more."""
+        is_held = any(one.hold and one.has_raised for one in self._suspects.values())
+        return min(self._due_failure(), self._hold_check_at + _PERIOD if is_held else math.inf)
+
+    def _check_holds(self) -> None:
+        """Find out which workers are suspended, before one of them counts as failed."""
+        now = self._clock()
+        if now < self._due_check():
+            return
+        self._hold_check_at = now
+        pids = {
+            rank: self._outcomes.workers[rank].pid
+            for rank, one in self._suspects.items()
+            if one.has_raised
+        }
+        held = self._holds.sample(pids.values())
+        for rank, pid in pids.items():
+            one = self._suspects[rank]
+            if pid in held:
+                began = now - max(self._wall_clock() - held[pid].since, 0.0)
+                one.note_hold(held[pid].how, now, began)
+            else:
+                one.note_hold(one.place.hold, now)
 
     def _fail_late(self) -> bool:
         """Count workers as failed whose time after the exception is over."""
-        if self._clock() < self._due_failure():
+        now = self._clock()
+        if now < self._due_failure():
             return False
         for rank, one in self._suspects.items():
             if one.has_raised:
@@ -360,35 +295,15 @@ class LateExits:
                     "%s has not exited %s after its exception, and counts as failed "
                     "(--exception-timeout)",
                     self._outcomes.name([rank]),
-                    _format(self._clock() - one.since),
+                    _format(one.age(now)),
                 )
         return self.fail_raised()
 
 
-def has_raised(place: ExitPlace, *, is_report: bool) -> bool | None:
-    """Whether a worker that wrote about an exception has ended with it; None if unknown.
-
-    Args:
-        place: where it is.
-        is_report: whether the exception is in its error file, and not only on its stderr.
-    """
-    if place.is_exiting is False:
-        return False
-    if is_report:
-        return True
-    if place.has_raised is not None:
-        return place.has_raised
-    return place.is_exiting
-
-
-def _read_activity(pid: int) -> bytes:
-    """How often the main thread of a process has run; changes if it runs. Empty if unknown."""
-    lines = read_proc(f"{pid}/status").splitlines()
-    return b" ".join(line for line in lines if b"ctxt_switches" in line)
-
-
 def _describe_place(place: ExitPlace, count: int = 1) -> str:
     who, whose = ("it is", "its stack") if count == 1 else ("they are", "their stacks")
+    if place.hold:
+        return f"{who} {place.hold}"
     if place.place:
         return f"{who} in {place.place}"
     return f"{whose} cannot be read: {place.reason}" if place.reason else ""

@@ -243,11 +243,11 @@ class SupervisedContext(PContext):
                 keeps_daemons=self._reaper.keep_daemons,
                 before=None if stats is None else stats.streams,
             )
-            wake, rules = poller.wake, self._components.exit_rules
+            wake, rules, holds = poller.wake, self._components.exit_rules, self._components.holds
             output = LastOutput(streams, wake, shows_rest=stats is None)
             # After an error, if the stop has not come to it.
             stack.callback(lambda: None if output.is_begun else streams.finish())
-            self.late_exits = LateExits(self._outcomes, streams, rules, wake)
+            self.late_exits = LateExits(self._outcomes, streams, rules, wake, holds=holds)
             stack.callback(self.late_exits.close)
             return _Opened(poller, job, streams, output, stack.pop_all())
 

@@ -27,11 +27,11 @@ from plaunch_hang.watch import HangWatch, OverdueHolds, pause_for
 from plaunch_hang.worker import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from plaunch.agent import Control, RunResult, WorkerInfo
     from plaunch.plugin import PluginContext
-    from plaunch.process import Held, OutputCounts
+    from plaunch.process import OutputCounts
 
 logger = logging.getLogger("plaunch")
 
@@ -155,6 +155,7 @@ class HangExtension(Extension):
             try:
                 usual = self.sample(control, began, pause)
             except Exception:
+                control.note_holds({})
                 logger.exception("the detection of hangs failed, and is switched off")
                 return
             # Samples of many workers, or on a busy machine, take long.
@@ -181,8 +182,9 @@ class HangExtension(Extension):
         for reason in self._sampler.reasons.values():
             self._log_coarse(control, reason)
         self._how = {seen.pid: seen.hold for seen in samples.values() if seen.hold}
-        holds = {**self._holds.sample(pids.values()), **_by_pid(control.held())}
-        held = {rank: holds[pid] for rank, pid in pids.items() if pid in holds}
+        holds = self._holds.sample(pids.values())
+        control.note_holds({rank: holds[pid] for rank, pid in pids.items() if pid in holds})
+        held = {rank: one for rank, one in control.held().items() if pids.get(rank) == one.pid}
         samples = {
             rank: sample._replace(output=self._output(snapshot.output, rank), is_held=rank in held)
             for rank, sample in samples.items()
@@ -215,7 +217,3 @@ class HangExtension(Extension):
             "stacks cannot be read, so --hang-timeout uses CPU time, system calls and output, "
             f"which is less precise: {reason}",
         )
-
-
-def _by_pid(held: Mapping[int, Held]) -> dict[int, Held]:
-    return {one.pid: one for one in held.values()}

@@ -51,6 +51,11 @@ EXITS = {
         "    raise RuntimeError('bad batch') from error\n",
         r"threading\._shutdown",
     ),
+    "destructor of a module": (
+        "import sys, time\nclass Group:\n    def __del__(self, sleep=time.sleep):\n"
+        f"        sleep(600)\nsys.group = Group()\n{RAISE}",
+        r"(Group\.)?__del__ \(worker\.py:4\)",
+    ),
     "syntax error": (f"{THREAD}exec('a b')\n", r"threading\._shutdown"),
 }
 RUNS = {
@@ -89,8 +94,7 @@ def look(tmp_path):
 def test_a_worker_whose_program_has_ended_with_an_exception(look, name):
     text, place = EXITS[name]
     found = look(text, lambda found: found.is_exiting and re.match(place, found.place))
-    # When destructors run, the modules are gone.
-    assert found.has_raised is (None if name == "destructor" else True)
+    assert found.has_raised is True
     assert found.reason == ""
 
 
@@ -100,6 +104,30 @@ def test_a_worker_whose_program_has_caught_its_exception(look):
     )
     found = look(text, lambda found: found.is_exiting)
     assert found.has_raised is False
+
+
+@pytest.mark.parametrize("owner", ["group", "sys.group"])
+def test_in_the_last_destructors_a_caught_exception_is_still_none_of_the_program(look, owner):
+    text = (
+        "import sys, time, traceback\ntry:\n    1 / 0\nexcept Exception:\n"
+        "    traceback.print_exc()\n"
+        "class Group:\n    def __del__(self, sleep=time.sleep):\n        sleep(600)\n"
+        f"{owner} = Group()\n"
+    )
+    found = look(text, lambda found: found.is_exiting and "__del__" in found.place)
+    assert found.has_raised is False
+
+
+def test_a_worker_at_a_prompt_after_its_exception_is_held(look):
+    text = f"""\
+import os, pdb, sys, time
+read, write = os.pipe()
+os.dup2(read, 0)
+sys.excepthook = lambda kind, error, traceback: pdb.post_mortem(traceback)
+{RAISE}"""
+    found = look(text, lambda found: found.hold and found.is_exiting)
+    assert found.hold == "at a prompt of pdb"
+    assert found.has_raised is True
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -123,7 +151,7 @@ def test_threads_that_the_exit_waits_for_are_named(look):
 def test_without_a_stack_the_reason_is_known_and_the_exception_may_be():
     stacks = {3: ProcessStacks(7, reason="py-spy is not installed")}
     (found,) = find_exit_places({3: 7}, lambda pids: stacks, lambda pid: True).values()
-    assert found == (None, True, "", "py-spy is not installed")
+    assert found == (None, True, "", "py-spy is not installed", "")
 
 
 def frames(*functions):

@@ -400,16 +400,18 @@ class TestLastLinesSink:
 
 
 class TestTracebackFinder:
-    def test_knows_when_the_last_traceback_was_written(self, tmp_path):
+    def test_knows_when_the_last_traceback_was_found_by_the_clock_of_this_machine(self, tmp_path):
         path = tmp_path / "stderr.log"
         path.write_bytes(CRASH)
-        finder = TracebackFinder(str(path), len(CRASH))
+        clock = Clock(0.0)
+        finder = TracebackFinder(str(path), len(CRASH), clock)
         assert finder.traceback_time() is None  # of another worker
         found = []
         for number, data in enumerate((b"step\n", CRASH[:20], CRASH[20:], b"\xff" * 70_000, CRASH)):
             with path.open("ab") as file:
                 file.write(data)
-            os.utime(path, (number, number))
+            os.utime(path, (1e6, 1e6))  # of another machine
+            clock.now = float(number)
             found.append(finder.traceback_time())
         assert found == [None, None, 2.0, 2.0, 4.0]
 

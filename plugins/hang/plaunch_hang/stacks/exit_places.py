@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.process import ExitPlace
 
 from plaunch_hang.stacks.grouping import fold, name_frames
+from plaunch_hang.stacks.holds import find_hold
 from plaunch_hang.stacks.py_spy import MOST_FRAMES
 from plaunch_hang.stacks.stack import CodeOrigin
 from plaunch_hang.stacks.taking import own_stacks
@@ -41,12 +42,13 @@ def find_exit_places(
     found = {}
     for rank, stacks in take(pids).items():
         exception = has_raised(pids[rank])
+        hold = find_hold(stacks, is_still=True)
         if not stacks.threads:
-            found[rank] = ExitPlace(None, exception, "", stacks.reason)
+            found[rank] = ExitPlace(None, exception, "", stacks.reason, hold)
             continue
         main, *others = stacks.threads
         place = describe_place(main, others)
-        found[rank] = ExitPlace(is_exiting(main.frames), exception, place)
+        found[rank] = ExitPlace(is_exiting(main.frames), exception, place, hold=hold)
     return found
 
 

@@ -5,11 +5,12 @@ changes globals, so this module reads those of the main module from the memory o
 
 The process must run the same build of Python as the launcher: the same file, mapped at another
 address. The launcher finds the offset of `sys.modules` in its own memory, reads its own main module
-with it as a check, and then follows the same pointers in the other process.
+with it as a check, and then follows the same pointers in the other process. This is done once.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -40,6 +41,9 @@ _INTERPRETER = 1 << 19  # bytes of an interpreter in which sys.modules is search
 _MOST_MODULES = 1000  # searched for the main module, which is one of the first
 _MOST_GLOBALS = 10_000
 _MAIN = b"__main__"
+_LAST, _FINAL = b"last_value", b"ps1"  # names in `sys`
+
+_UNREADABLE = (ImportError, OSError, OverflowError, ValueError, AttributeError, struct.error)
 
 # The bytes of these objects are their value, or contain their size. Others are compared by
 # identity, because background threads may use a lock or an event while the main thread hangs.
@@ -135,6 +139,7 @@ class _Build(NamedTuple):
         runtime: address of `_PyRuntime` in this process.
         interpreter: offset in `_PyRuntime` of the pointer to the main interpreter.
         modules: offset in the interpreter of the pointer to `sys.modules`.
+        names: offset in the interpreter of the pointer to the dict of `sys`.
     """
 
     file: tuple[str, str]
@@ -142,6 +147,7 @@ class _Build(NamedTuple):
     runtime: int
     interpreter: int
     modules: int
+    names: int
 
 
 def read_main_globals(pid: int) -> bytes | None:
@@ -149,38 +155,53 @@ def read_main_globals(pid: int) -> bytes | None:
 
     Return None if the process runs another build of Python, or cannot be read. It is not paused.
     """
+    build = _find_build()
+    if build is None:
+        return None
     try:
-        build = _find_build()
-        base = _find_base(pid, build.file)
+        shift = _find_base(pid, build.file) - build.base
         with _Memory(pid) as memory:
-            shift = base - build.base
             return _dump(memory, _find_dict(memory, build, shift), shift)
-    except (ImportError, OSError, OverflowError, ValueError, AttributeError, struct.error):
+    except _UNREADABLE:
         return None
 
 
 def has_uncaught_exception(pid: int) -> bool | None:
     """Whether the interpreter of a process has printed an exception that its program did not catch.
 
-    It then sets `sys.last_value`. Return None if the process runs another build of Python, or
-    cannot be read. It is not paused.
+    It then sets `sys.last_value`. Before it destroys the modules, it sets `last_value`, `ps1` and
+    others to None in any case: new names come behind those that were there. Return None if the
+    process runs another build of Python, or cannot be read: its interpreter is gone, for example.
+    It is not paused.
     """
+    build = _find_build()
+    if build is None:
+        return None
     try:
-        build = _find_build()
         shift = _find_base(pid, build.file) - build.base
         with _Memory(pid) as memory:
-            names = _entries(memory, _find_dict(memory, build, shift, b"sys"), _MOST_GLOBALS)
-            return any(_is_text(memory, name, b"last_value") for name, _ in names)
-    except (ImportError, OSError, OverflowError, ValueError, AttributeError, struct.error):
+            interpreter = _find_interpreter(memory, build, shift)
+            (names,) = memory.words(interpreter + build.names, 1)
+            for name, _ in _entries(memory, names, _MOST_GLOBALS):
+                if _is_text(memory, name, _LAST):
+                    return True
+                if _is_text(memory, name, _FINAL):
+                    return False
+            return False
+    except _UNREADABLE:
         return None
 
 
-def _find_build() -> _Build:
-    """Find the layout in this process.
+@functools.cache  # a process keeps its build
+def _find_build() -> _Build | None:
+    """Find the layout in this process; None if this build has another one."""
+    try:
+        return _read_build()
+    except _UNREADABLE:
+        return None
 
-    Raises:
-        ValueError: this build has another layout.
-    """
+
+def _read_build() -> _Build:
     import ctypes  # suspected hangs only
 
     api = ctypes.pythonapi
@@ -195,6 +216,7 @@ def _find_build() -> _Build:
             runtime,
             memory.find(runtime, _RUNTIME, interpreter),
             memory.find(interpreter, _INTERPRETER, id(sys.modules)),
+            memory.find(interpreter, _INTERPRETER, id(vars(sys))),
         )
         found = _find_dict(memory, build, 0)
         if found != id(vars(sys.modules["__main__"])):
@@ -205,12 +227,16 @@ def _find_build() -> _Build:
     return build
 
 
-def _find_dict(memory: _Memory, build: _Build, shift: int, name: bytes = _MAIN) -> int:
-    """The address of the dict of a module."""
+def _find_interpreter(memory: _Memory, build: _Build, shift: int) -> int:
     (interpreter,) = memory.words(build.runtime + shift + build.interpreter, 1)
-    (modules,) = memory.words(interpreter + build.modules, 1)
+    return interpreter
+
+
+def _find_dict(memory: _Memory, build: _Build, shift: int) -> int:
+    """The address of the dict of the main module."""
+    (modules,) = memory.words(_find_interpreter(memory, build, shift) + build.modules, 1)
     for key, value in _entries(memory, modules, _MOST_MODULES):
-        if _is_text(memory, key, name):
+        if _is_text(memory, key, _MAIN):
             (found,) = memory.words(value + _HEADER, 1)
             return found
     raise ValueError(modules)

@@ -194,17 +194,19 @@ class TracebackFinder:
     Args:
         path: the file.
         start: where the output of this worker begins.
+        clock: seconds since the epoch. The times of files may be those of another machine.
     """
 
-    def __init__(self, path: str, start: int) -> None:
+    def __init__(self, path: str, start: int, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._next = start
+        self._clock = clock
         self._time: float | None = None
 
     def traceback_time(self) -> float | None:
-        """When the last traceback began; as late as the last output before this call.
+        """When a call has found the last traceback, in seconds since the epoch.
 
-        In seconds since the epoch; None if there is none, or the file cannot be read.
+        None if there is none, or the file cannot be read.
         """
         try:
             with open(os.open(self._path, _READ_FLAGS), "rb", 0) as file:
@@ -215,7 +217,7 @@ class TracebackFinder:
                     data = os.pread(file.fileno(), status.st_size - first, first)
                     self._next = status.st_size
                     if TRACEBACK_HEAD in data:
-                        self._time = status.st_mtime
+                        self._time = self._clock()
         except OSError:
             return None
         return self._time

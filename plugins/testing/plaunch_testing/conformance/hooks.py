@@ -171,6 +171,9 @@ class _FakeControl:
     def note_progress(self, progress: Mapping[int, Progress]) -> None:
         """Do nothing."""
 
+    def note_holds(self, holds: Mapping[int, Held]) -> None:
+        """Do nothing."""
+
     def note_state(self, name: str, text: str) -> None:
         """Do nothing."""
 
