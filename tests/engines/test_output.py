@@ -49,8 +49,43 @@ def test_neither_a_message_nor_the_status_line_touches_a_line_without_an_end(cap
     assert_written(output)
     erase = "\r\x1b[K"
     parts = ["running", f"{erase}[node1] 50 %", "\nnode2 is lost\n", "running still"]
-    parts += [f"{erase}[node1]  done\n", "running still", erase]
+    parts += [f"{erase}[node1] 50 % done\n", "running still", erase]
     assert capfd.readouterr().err == "".join(parts)
+
+
+def test_a_line_without_an_end_is_repeated_once_it_goes_on_if_others_have_written(capfd):
+    output = MergedOutput(lambda text, level: text)
+    for node, text in (
+        ("node1", b"(Pdb) "),
+        ("node2", b"step 1\n(Pdb) "),
+        ("node1", b"conti"),
+        ("node1", b"nue\nstep 1\n"),
+        ("node2", b"q\n"),
+        ("node2", b"end\n"),
+    ):
+        output.write(STDERR, node, text)
+    assert_written(output)
+    assert capfd.readouterr().err == (
+        "[node1] (Pdb) \n[node2] step 1\n[node2] (Pdb) \n[node1] (Pdb) continue\n"
+        "[node1] step 1\n[node2] (Pdb) q\n[node2] end\n"
+    )
+
+
+def test_a_line_that_does_not_end_is_not_kept_for_ever(capfd):
+    output = MergedOutput(lambda text, level: text)
+    output.write(STDERR, "node1", b"x" * 70_000)
+    output.write(STDERR, "node2", b"step 1\n")
+    output.write(STDERR, "node1", b"y\n")
+    assert_written(output)
+    assert capfd.readouterr().err.endswith("x\n[node2] step 1\n[node1] y\n")
+
+
+def test_prompts_are_held_shorter_on_a_terminal(pipe):
+    ours, theirs = os.openpty()
+    assert MergedOutput(str, stdout=theirs).hold(False) == 0.1
+    assert MergedOutput(str, stdout=pipe[1]).hold(False) == 1.0
+    for fd in (ours, theirs):
+        os.close(fd)
 
 
 @pytest.fixture

@@ -47,6 +47,22 @@ def test_a_message_waits_for_those_of_other_nodes_for_a_moment(messages, clock):
     assert [*messages.due()] == []
 
 
+def test_a_message_that_arrives_in_pieces_is_still_one(messages):
+    [*messages.feed("a", FAILURE)]
+    begin, end = FAILURE[:30], FAILURE[30:]
+    assert [*messages.feed("b", b"epoch 1\n" + begin)] == [("b", b"epoch 1\n")]
+    assert [*messages.feed("b", end)] == [("", FAILURE)]
+
+
+def test_a_message_without_an_end_is_shown_at_the_end(messages):
+    assert [*messages.feed("a", b"plaunch: the")] == []
+    assert [*messages.due(is_last=True)] == [("a", b"plaunch: the")]
+
+
+def test_a_prompt_does_not_wait(messages):
+    assert [*messages.feed("a", b"(Pdb) ")] == [("a", b"(Pdb) ")]
+
+
 def test_lines_behind_a_message_wait_for_it(messages):
     assert [*messages.feed("a", FAILURE + b"epoch 1\n")] == []
     assert [*messages.feed("a", b"epoch 2\n")] == []

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 import math
 import os
-import secrets
 import sys
 from collections import deque
 from dataclasses import replace
@@ -19,7 +17,7 @@ from plaunch.texts import printable
 from plaunch_network import join_host_port
 
 from plaunch_engines import records
-from plaunch_engines.agent_pipes import has_unread
+from plaunch_engines.agent_streams import AgentStreams
 from plaunch_engines.ending import AgentFailure, NodeFacts
 from plaunch_engines.node_network import NodeNetwork
 
@@ -33,9 +31,7 @@ if TYPE_CHECKING:
 _LAST_LINES = 5
 _MAX_SHOWN = 500  # characters of such a line
 _STREAM_WAIT = 2.0  # seconds without output, after the exit of an agent whose streams stay open
-_BLOCK = 64 << 10  # bytes that are read at once: what a pipe holds
 _MAX_FAILURE = 1 << 20  # characters of a failure's text
-_MAX_EARLY = 16  # blocks of output before the settings that are discarded
 
 
 class AgentState(enum.Enum):
@@ -94,8 +90,7 @@ class ConnectedNode:
         self._has_begun = self._is_stopped = self._is_replaced = False
         self._facts: NodeFacts | None = None  # until something changes
         self._problem = self._failure_text = ""
-        self._nonce = secrets.token_hex(16)
-        self._open = {handle.stdout: records.Records(), handle.stderr: records.Records()}
+        self._streams = AgentStreams(handle, clock)
         self._has_whole_output = False
         self._lines = 0  # of its output, so far
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -133,32 +128,34 @@ class ConnectedNode:
 
     def fds(self) -> list[int]:
         """Return the descriptors to read."""
-        return list(self._open)
+        return self._streams.fds()
 
     def read(self, fd: int) -> Iterator[tuple[bool, bytes]]:
         """Read a descriptor; yield the text, each block with whether it is of stderr."""
-        try:
-            data = os.read(fd, _BLOCK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self.active_at = self._clock()
-        yield from self._split(fd, data)
+        pieces = self._streams.read(fd)
+        self.active_at = max(self.active_at, self._streams.active_at)
+        yield from self._end_stream(fd) if pieces is None else self._take(fd, pieces)
 
-    def _split(self, fd: int, data: bytes) -> Iterator[tuple[bool, bytes]]:
-        """Handle the records and yield the text; no data is the end of the stream."""
-        is_error = fd == self._handle.stderr
-        for piece in self._open[fd].feed(data):
+    def prompts(self, hold: Callable[[bool], float]) -> Iterator[tuple[bool, bytes]]:
+        """Yield incomplete lines as `read` does; see `AgentStreams.take_prompts`."""
+        if self.state is AgentState.RUNNING:
+            for fd, text in self._streams.take_prompts(hold):
+                yield from self._take(fd, [text])
+
+    def _end_stream(self, fd: int) -> Iterator[tuple[bool, bytes]]:
+        self.news += 1
+        yield from self._take(fd, self._streams.end(fd))
+
+    def _take(self, fd: int, pieces: Sequence[records.Piece]) -> Iterator[tuple[bool, bytes]]:
+        """Handle the records and yield the text."""
+        is_error = self._streams.is_error(fd)
+        for piece in pieces:
             if not isinstance(piece, bytes):
                 self.news += 1
                 self._handle_record(piece)
             elif self._shows(piece, is_error=is_error):
                 self._lines += piece.count(b"\n")
                 yield is_error, piece
-        if not data:
-            self.news += 1
-            del self._open[fd]
 
     def _shows(self, text: bytes, *, is_error: bool) -> bool:
         """Whether text is shown."""
@@ -191,10 +188,10 @@ class ConnectedNode:
         if self._exitcode is None:
             return
         is_silent = now - max(self._exited_at, self.active_at) >= _STREAM_WAIT
-        if is_silent and not has_unread(self._open):
-            for fd in [*self._open]:
-                yield from self._split(fd, b"")
-        if not self._open:
+        if is_silent and not self._streams.has_unread():
+            for fd in self._streams.fds():
+                yield from self._end_stream(fd)
+        if self._streams.have_ended:
             self.state = AgentState.ENDED
             self._ended_at = min(self._ended_at, now)
             self._facts = None
@@ -255,10 +252,9 @@ class ConnectedNode:
     def probe(self, endpoints: Sequence[str], token: bytes, run_id: str) -> None:
         """Let a node that is ready try to reach a store at each endpoint."""
         self.network.ask(endpoints)
-        if self._handle.stderr in self._open:
-            self._open[self._handle.stderr].expect(self._nonce)
+        self._streams.expect(is_error=True)
         probe = {"endpoints": [*endpoints], "token": os.fsdecode(token), "run_id": run_id}
-        self._send(probe=probe, nonce=self._nonce)
+        self._send(probe=probe, nonce=self._streams.nonce)
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Send the settings, with which the agent begins, and the nonce of its records.
@@ -266,16 +262,9 @@ class ConnectedNode:
         What a login shell has written to standard output is discarded, also a last line that it has
         not ended.
         """
-        stdout = self._handle.stdout
-        if stdout in self._open:
-            with contextlib.suppress(OSError):
-                for _ in range(_MAX_EARLY):
-                    if not os.read(stdout, _BLOCK):
-                        break
-            self._open[stdout] = records.Records()
-        for found in self._open.values():
-            found.expect(self._nonce)
-        self._send(**settings, nonce=self._nonce)
+        self._streams.discard_stdout()
+        self._streams.expect()
+        self._send(**settings, nonce=self._streams.nonce)
         self.state = AgentState.RUNNING
         self._has_begun, self._facts = True, None
 

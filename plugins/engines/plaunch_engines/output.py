@@ -23,6 +23,9 @@ _SLICE = 64 << 10  # bytes of one write
 _SLOW_SLICE = 4 << 10  # bytes of one write after a slow one, so that progress is seen
 _SLOW_WRITE = 0.05  # seconds
 _ERASE = b"\r\x1b[K"
+# Seconds to wait for the end of a line, on a terminal and elsewhere: as agents do for teed lines.
+_HOLD, _HOLD_IN_LOG = 0.1, 1.0
+_MAX_REPEATED = 64 << 10  # bytes of a line without an end that are kept to repeat it
 _STATUS_INTERVAL = 0.5  # seconds between two changes of the status line
 
 
@@ -71,6 +74,7 @@ class MergedOutput:
         self._is_shown = False  # the status line
         self._shown_at = -_STATUS_INTERVAL
         self._partial: dict[int, str] = {}  # by descriptor: the node of an unfinished line
+        self._begun: dict[tuple[int, str], bytes] = {}  # by descriptor and node: unfinished lines
         self._thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
         start_thread(self._thread, blocks_signals=True)
 
@@ -87,20 +91,28 @@ class MergedOutput:
     def write(self, fd: int, node: str, text: bytes) -> None:
         """Write lines of a node; the name precedes each, unless it is empty.
 
+        A line without an end is repeated once it goes on, if others have written meanwhile.
+
         Args:
             fd: `STDOUT` or `STDERR`.
             node: the name of the node.
             text: lines with their newlines; if the last one has none, the next call continues it.
         """
+        if not text:
+            return
         begin = b""
         unfinished = self._partial.pop(fd, None)
+        begun = self._begun.pop((fd, node), b"")
+        whole = begun + text
         if unfinished == node:
             begin, line, text = text.partition(b"\n")
             begin += line
-        elif unfinished is not None:
-            begin = b"\n"
-        if not (text or begin).endswith(b"\n"):
+        else:
+            begin, text = b"" if unfinished is None else b"\n", whole
+        last = whole[whole.rfind(b"\n") + 1 :]
+        if last:
             self._partial[fd] = node
+            self._begun[fd, node] = last if len(last) <= _MAX_REPEATED else b""
         if node and text:
             text = self._name_lines(fd, f"[{node}] ".encode(), text)
         self._put(fd, begin + text)
@@ -111,6 +123,16 @@ class MergedOutput:
             lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
             return b"".join(line if line.startswith(b"{") else prefix + line for line in lines)
         return prefix + text[:-1].replace(b"\n", b"\n" + prefix) + text[-1:]
+
+    def hold(self, is_error: bool) -> float:
+        """Return how long to wait for the end of a line before it is written, in seconds."""
+        return _HOLD if self._is_terminal(STDERR if is_error else self._stdout) else _HOLD_IN_LOG
+
+    @staticmethod
+    def _is_terminal(fd: int) -> bool:
+        with contextlib.suppress(OSError):
+            return os.isatty(fd)
+        return False
 
     def say(self, text: str, level: str = "INFO") -> None:
         """Write a message of plaunch's own to stderr, on a line of its own."""

@@ -337,9 +337,26 @@ class Records:
             pieces.append(buffer[begin:end])
         return pieces
 
+    def has_begun_line(self) -> bool:
+        """Whether there is text of a line without an end."""
+        return len(self._rest) > self._length_of_begun_mark(self._rest) and not self._is_bar()
+
+    def take_begun_line(self) -> bytes:
+        """Remove and return the text of a line without an end; empty if there is none."""
+        if not self.has_begun_line():
+            return b""
+        end = len(self._rest) - self._length_of_begun_mark(self._rest)
+        text, self._rest = self._rest[:end], self._rest[end:]
+        return text
+
+    def _is_bar(self) -> bool:
+        return b"\r" in self._rest
+
     def _length_of_begun_mark(self, buffer: bytes) -> int:
-        """Return how many bytes at the end may be the beginning of a mark."""
-        at = buffer.rfind(self._mark[:1], len(buffer) - len(self._mark) + 1)
+        """Return how many bytes at the end are a begun record, or may be one."""
+        if buffer.startswith(self._mark):
+            return len(buffer)
+        at = buffer.rfind(self._mark[:1], max(len(buffer) - len(self._mark) + 1, 0))
         return len(buffer) - at if at >= 0 and self._mark.startswith(buffer[at:]) else 0
 
     def _decode(self, line: bytes) -> Piece:

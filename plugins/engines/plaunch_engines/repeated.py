@@ -57,11 +57,19 @@ class _NodeLines:
         waiting: a message that is held back, and what follows.
         size: bytes of it.
         is_in_message: whether the last line belongs to a message.
+        begun: a line of a message without its end, which is to come.
     """
 
     waiting: deque[_Message | bytes] = field(default_factory=deque)
     size: int = 0
     is_in_message: bool = False
+    begun: bytes = b""
+
+    def may_be_message(self, line: bytes) -> bool:
+        """Whether a line without its end may belong to a message."""
+        text = _COLORS.sub(b"", line)
+        begin = _CONTINUATION if self.is_in_message else b""
+        return text.startswith(_WORD) or bool(begin and text.startswith(begin))
 
 
 class RepeatedMessages:
@@ -89,16 +97,26 @@ class RepeatedMessages:
             text: a block of lines.
         """
         lines = self._nodes.setdefault(node, _NodeLines())
+        text, lines.begun = lines.begun + text, b""
         if not (lines.waiting or lines.is_in_message or _WORD in text):
             yield node, text
             return
         for line in _LINE.findall(text):
-            self._add(node, lines, line)
+            if not line.endswith(b"\n") and lines.may_be_message(line):
+                lines.begun = line
+            else:
+                self._add(node, lines, line)
         self._holding.add(node)
         yield from self.due()
 
     def due(self, *, is_last: bool = False) -> Iterator[Shown]:
         """Yield what has waited long enough, or all of it at the end of the job."""
+        if is_last:
+            for node, lines in self._nodes.items():
+                if lines.begun:
+                    self._add(node, lines, lines.begun)
+                    self._holding.add(node)
+                    lines.begun = b""
         if not self._holding:
             return
         now = self._clock()
