@@ -63,6 +63,21 @@ def report(read, node, handle):
     return report
 
 
+def test_a_prompt_of_a_worker_is_yielded_while_the_agent_runs(node, handle, clock, read, report):
+    def update(**options):
+        return [*node.update(hold=lambda is_error: 0.1, **options)]
+
+    os.write(handle.out, b"login: ")
+    report(**RUNNING)
+    clock.now += 1
+    assert update(is_read=True) == []
+    assert read(out=b"(Pdb) ") == []
+    clock.now += 1
+    assert update(is_read=False) == []
+    assert update(is_read=True) == [(False, b"(Pdb) ")]
+    assert read(out=b"c\n") == [(False, b"c\n")]
+
+
 def test_output_that_may_not_be_read_yet_is_not_lost(node, handle, clock):
     handle.code = 0
     [*node.update(is_read=True)]

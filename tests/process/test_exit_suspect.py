@@ -6,8 +6,8 @@ import math
 
 import pytest
 from plaunch.process import ExitPlace
-from plaunch.process.exit_evidence import WrittenException
-from plaunch.process.exit_suspect import REPORT_AFTER, ExitSuspect, has_raised
+from plaunch.process.exit_evidence import REPORT_AFTER, WrittenException
+from plaunch.process.exit_suspect import ExitSuspect, has_raised
 
 ENDED = ExitPlace(True, True, "threading._shutdown")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
+REPORT_AFTER = 10.0  # seconds after which a worker that has not exited is reported
 SETTLED = 1.0  # seconds within which most interpreters exit after an exception
 
 

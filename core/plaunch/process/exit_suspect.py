@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.process.components import ExitPlace
-from plaunch.process.exit_evidence import SETTLED
+from plaunch.process.exit_evidence import REPORT_AFTER, SETTLED
 
 if TYPE_CHECKING:
     from plaunch.process.exit_evidence import WrittenException
 
-REPORT_AFTER = 10.0  # seconds after which a worker that has not exited is reported
 _FIRST_PAUSE = 2.0  # seconds between two looks at a worker of which too little is known; doubled
 _LONGEST_PAUSE = 60.0
 _HOLD_PAUSE = 5.0  # seconds between two looks at one that is held

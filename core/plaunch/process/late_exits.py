@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import format_duration
 from plaunch.process.components import ExitPlace
-from plaunch.process.exit_evidence import SETTLED, ExitEvidence
-from plaunch.process.exit_suspect import REPORT_AFTER, ExitSuspect
+from plaunch.process.exit_evidence import REPORT_AFTER, SETTLED, ExitEvidence
 from plaunch.process.watches import HeldProcesses
 from plaunch.threads import BoundedCall
 
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from plaunch.process.components import ExitRules
-    from plaunch.process.exit_evidence import ExitSigns
+    from plaunch.process.exit_evidence import ExitSigns, WrittenException
+    from plaunch.process.exit_suspect import ExitSuspect
     from plaunch.process.outcomes import WorkerOutcomes
     from plaunch.process.streams import Streams
 
@@ -181,18 +181,8 @@ class LateExits:
             self._not_before = now + self._period  # it would fail again
             return
         for rank, written in signs.written.items():
-            if rank not in live:
-                continue  # it has ended meanwhile
-            before = self._suspects.get(rank)
-            if before is not None and before.has_raised:
-                continue  # what threads and destructors write now is not the cause
-            # The clock of the wall may have been set, but the look before has not seen it.
-            since = now - min(written.age, max(now - self._seen_before, 0.0))
-            one = self._suspects[rank] = ExitSuspect(
-                written, since, max(since + SETTLED, now), self._rules.exception_timeout
-            )
-            if before is not None:
-                one.next_look, one.pause = max(one.next_look, before.next_look), before.pause
+            if rank in live:  # else it has ended meanwhile
+                self._suspect(rank, written, now)
         for rank in signs.activity:
             if rank in live and rank in self._suspects and not self._suspects[rank].is_settled:
                 self._judge(rank, signs)
@@ -200,6 +190,20 @@ class LateExits:
         if late_at is not None and late_at <= now:
             late = [rank for rank in self._late() if rank in signs.activity]
             self._report_late(late, signs)
+
+    def _suspect(self, rank: int, written: WrittenException, now: float) -> None:
+        from plaunch.process.exit_suspect import ExitSuspect  # after an exception only
+
+        before = self._suspects.get(rank)
+        if before is not None and before.has_raised:
+            return  # what threads and destructors write now is not the cause
+        # The clock of the wall may have been set, but the look before has not seen it.
+        since = now - min(written.age, max(now - self._seen_before, 0.0))
+        one = self._suspects[rank] = ExitSuspect(
+            written, since, max(since + SETTLED, now), self._rules.exception_timeout
+        )
+        if before is not None:
+            one.next_look, one.pause = max(one.next_look, before.next_look), before.pause
 
     def _judge(self, rank: int, signs: ExitSigns) -> None:
         """Decide whether an exception has ended the program of a worker."""

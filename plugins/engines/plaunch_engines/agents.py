@@ -134,20 +134,15 @@ class ConnectedNode:
         """Read a descriptor; yield the text, each block with whether it is of stderr."""
         pieces = self._streams.read(fd)
         self.active_at = max(self.active_at, self._streams.active_at)
-        yield from self._end_stream(fd) if pieces is None else self._take(fd, pieces)
+        yield from self._take(fd, pieces)
 
-    def prompts(self, hold: Callable[[bool], float]) -> Iterator[tuple[bool, bytes]]:
-        """Yield incomplete lines as `read` does; see `AgentStreams.take_prompts`."""
-        if self.state is AgentState.RUNNING:
-            for fd, text in self._streams.take_prompts(hold):
-                yield from self._take(fd, [text])
-
-    def _end_stream(self, fd: int) -> Iterator[tuple[bool, bytes]]:
-        self.news += 1
-        yield from self._take(fd, self._streams.end(fd))
-
-    def _take(self, fd: int, pieces: Sequence[records.Piece]) -> Iterator[tuple[bool, bytes]]:
-        """Handle the records and yield the text."""
+    def _take(
+        self, fd: int, pieces: Sequence[records.Piece] | None
+    ) -> Iterator[tuple[bool, bytes]]:
+        """Handle the records and yield the text; None is the end of the stream."""
+        if pieces is None:
+            self.news += 1
+            pieces = self._streams.end(fd)
         is_error = self._streams.is_error(fd)
         for piece in pieces:
             if not isinstance(piece, bytes):
@@ -168,17 +163,26 @@ class ConnectedNode:
             return self.code is None
         return self.state is not AgentState.READY  # before the settings there are no workers
 
-    def update(self, *, is_read: bool) -> Iterator[tuple[bool, bytes]]:
+    def update(
+        self, *, is_read: bool, hold: Callable[[bool], float] | None = None
+    ) -> Iterator[tuple[bool, bytes]]:
         """Take note of the agent's exit, once its streams have ended; yield the last text.
+
+        Yields also lines that have no end for a while, such as prompts, which the next text
+        continues.
 
         A process that has left the job may hold the streams open. Then they are closed when there
         is nothing to read for a while.
 
         Args:
             is_read: whether its streams are being read; they are not while the output is full.
+            hold: how long a line waits for its end; see `AgentStreams.take_prompts`.
         """
         if self.state is AgentState.ENDED:
             return
+        if hold is not None and is_read and self.state is AgentState.RUNNING:
+            for fd, text in self._streams.take_prompts(hold):
+                yield from self._take(fd, [text])
         now = self._clock()
         if not is_read:
             self.active_at = now
@@ -190,7 +194,7 @@ class ConnectedNode:
         is_silent = now - max(self._exited_at, self.active_at) >= _STREAM_WAIT
         if is_silent and not self._streams.has_unread():
             for fd in self._streams.fds():
-                yield from self._end_stream(fd)
+                yield from self._take(fd, None)
         if self._streams.have_ended:
             self.state = AgentState.ENDED
             self._ended_at = min(self._ended_at, now)

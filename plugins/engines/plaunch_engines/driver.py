@@ -149,13 +149,7 @@ class JobDriver:
                     self._write(node, node.read(fd))
                     has_news |= node.news > news
             has_news |= self._output.is_full() is self._is_reading
-        self._write_prompts()
         self._write_messages()
-
-    def _write_prompts(self) -> None:
-        """Write lines that have no end for a while, as the prompts of debuggers."""
-        for node in self._nodes if self._is_reading else ():
-            self._write(node, node.prompts(self._output.hold))
 
     def _write_messages(self, *, is_last: bool = False) -> None:
         """Write messages that have waited for equal ones of other nodes long enough, or all."""
@@ -240,7 +234,7 @@ class JobDriver:
         """Take note of agents that have ended; return what may be missing of their output."""
         running = [node for node in self._nodes if node.state is not AgentState.ENDED]
         for node in running:
-            self._write(node, node.update(is_read=self._is_reading))
+            self._write(node, node.update(is_read=self._is_reading, hold=self._output.hold))
         ended = [node for node in running if node.state is AgentState.ENDED]
         return [text for node in ended if (text := node.describe_missing())]
 
