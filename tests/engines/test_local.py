@@ -352,3 +352,17 @@ def test_a_line_that_a_worker_prints_is_no_report_of_its_agent(launch, record):
     job.wait(3)
     assert job.out.count(line) == 2
     assert job.err.count(line) == 2
+
+
+def test_a_prompt_is_shown_while_it_waits_for_its_answer(launch):
+    (launch.folder / "ask.py").write_text(
+        "import os, time\nprint('Continue? ', end='', flush=True)\n"
+        "while not os.path.exists('answer'):\n    time.sleep(0.05)\nprint('yes')\n"
+    )
+    job = launch("--on=local:2", "ask.py")
+    for node in ("node0", "node1"):
+        wait_until(lambda node=node: f"[{node}] Continue? " in job.text(), job.text)
+    (launch.folder / "answer").touch()
+    job.wait(0)
+    for node in ("node0", "node1"):
+        assert f"[{node}] Continue? yes\n" in job.text()

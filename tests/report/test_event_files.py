@@ -184,6 +184,15 @@ def test_a_path_that_is_not_a_folder(tmp_path):
         read_folders([str(tmp_path / "file")])
 
 
+@pytest.mark.parametrize("folder", ["absent", "empty"])
+def test_messages_name_what_was_given_and_not_where_it_was_unpacked(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    path = str(tmp_path / folder)
+    with pytest.raises(UsageError, match=r"'failure-0\.zip'") as caught:
+        read_folders([path], {path: "failure-0.zip"})
+    assert path not in str(caught.value)
+
+
 @given(st.binary())
 def test_no_bytes_break_the_reader(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("any")

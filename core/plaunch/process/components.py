@@ -99,7 +99,7 @@ class Starter(Protocol):
     In each round `wait` is called, then `prepare`, then `start` for each worker, unless workers
     have a stdin of their own. Only `wait` may block. A round may end before its workers are
     started. `str` of a starter says in one line how it starts workers, for `--dry-run`, which
-    calls no method.
+    calls no method. A class that derives from this one needs `start` only.
     """
 
     def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -110,6 +110,7 @@ class Starter(Protocol):
                 are forked from the launcher, which does not call `start`.
             environ: the variables of the workers, as far as they are known.
         """
+        return
 
     def wait(self) -> Mapping[str, float]:
         """Wait until workers can be started, within a bound.
@@ -119,9 +120,11 @@ class Starter(Protocol):
         Returns:
             What took time: seconds by name.
         """
+        return {}
 
     def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
         """Receive the complete environments of a round's workers, by local rank."""
+        return
 
     def start(
         self,
@@ -184,15 +187,19 @@ class Starter(Protocol):
             A child of this process; None makes plaunch execute the command itself, which is right
             for a starter that has nothing loaded.
         """
+        del command, env, stdin, stdout, stderr, pass_fds
+        return None
 
     def fds(self) -> Collection[int]:
         """Return the descriptors that a fork of the launcher must close."""
+        return ()
 
     def close(self) -> None:
         """Release every process, thread and descriptor; workers keep running.
 
         Ends a `wait` in progress. May be called more than once, and without `begin`.
         """
+        return
 
 
 @plain_dataclass

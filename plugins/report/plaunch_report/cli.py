@@ -22,7 +22,7 @@ from plaunch_report.page import create_table
 from plaunch_report.summary import SummaryBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from plaunch_report.facts import LaunchSummary
 
@@ -99,16 +99,11 @@ def _write_report(options: argparse.Namespace) -> None:
         if reports:
             _write(options.output or "-", reports)
             return
-        try:
-            _report_on_folders([*folders], options)
-        except UsageError as error:
-            for folder, path in folders.items():
-                error.args = (str(error).replace(repr(folder), repr(path)),)
-            raise
+        _report_on_folders(folders, options)
 
 
-def _report_on_folders(folders: Sequence[str], options: argparse.Namespace) -> None:
-    event_files = read_folders(folders)
+def _report_on_folders(folders: Mapping[str, str], options: argparse.Namespace) -> None:
+    event_files = read_folders([*folders], folders)
     run = choose_run(event_files.agents, options.run_id)
     agents, launch, launches = choose_launch(run, options.launch)
     builder = SummaryBuilder(agents, event_files, launch, launches)

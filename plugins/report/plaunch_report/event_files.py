@@ -15,7 +15,7 @@ from plaunch.errors import UsageError
 from plaunch_report.agents import MAX_NUMBER, Agent, EventRecord, Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _Key = tuple[str, str, int]
 
@@ -60,26 +60,31 @@ class EventFiles:
                     yield agent_now, record
 
 
-def read_folders(folders: Sequence[str]) -> EventFiles:
+def read_folders(folders: Sequence[str], given: Mapping[str, str] | None = None) -> EventFiles:
     """Read all `*.jsonl` files below some folders, including rotated ones.
 
     If the events of one launcher occur several times, as in bundles of several attempts, the copy
     with the most events is used.
+
+    Args:
+        folders: the folders.
+        given: what the user has given, by folder, for messages; without it, the folders.
 
     Raises:
         UsageError: a path is not a folder, cannot be read, or has no event.
     """
     event_files = EventFiles()
     for folder in folders:
+        name = folder if given is None else given[folder]
         if not os.path.isdir(folder):
             fault = "is not a folder" if os.path.exists(folder) else "does not exist"
             raise UsageError(
-                f"{folder!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
+                f"{name!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
             )
         of_folder = EventFiles(paths=_find_files(folder))
         of_folder.agents_of = [_read_agents(paths, of_folder) for paths in of_folder.paths]
         if not any(of_folder.agents_of):
-            raise UsageError(f"no events found in {folder!r}: {_explain_nothing(of_folder)}")
+            raise UsageError(f"no events found in {name!r}: {_explain_nothing(of_folder)}")
         event_files.paths += of_folder.paths
         event_files.agents_of += of_folder.agents_of
         event_files.torn += of_folder.torn

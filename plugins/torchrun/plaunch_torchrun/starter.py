@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plaunch.plugin import hookimpl
+from plaunch.process import Starter
 
 from plaunch_torchrun import patches
 from plaunch_torchrun.import_hook import is_installed
@@ -47,8 +48,8 @@ class _Plugin:
         return HandlerStarter(self._get_handler)
 
 
-class HandlerStarter:
-    """A `Starter` that calls a `get_subprocess_handler` with torch's arguments.
+class HandlerStarter(Starter):
+    """Calls a `get_subprocess_handler` with torch's arguments.
 
     The process of the handler, its `proc`, is watched and stopped as any other worker.
 
@@ -61,16 +62,6 @@ class HandlerStarter:
 
     def __str__(self) -> str:
         return f"get_subprocess_handler of this program ({self._get_handler!r})"
-
-    def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Do nothing."""
-
-    def wait(self) -> Mapping[str, float]:
-        """Return at once: nothing is prepared."""
-        return {}
-
-    def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
-        """Do nothing: each worker gets its environment when it is started."""
 
     def start(
         self,
@@ -96,13 +87,6 @@ class HandlerStarter:
                 numa_options=None,  # this process is bound meanwhile
             )
         return handler.proc  # the handler's own files of the streams are closed with it
-
-    def fds(self) -> Sequence[int]:
-        """Return no descriptors."""
-        return ()
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
 
 def _path(fd: int | None) -> str:

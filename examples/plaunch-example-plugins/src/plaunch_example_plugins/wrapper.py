@@ -13,15 +13,16 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from plaunch.plugin import hookimpl
+from plaunch.process import Starter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from plaunch.plugin import PluginContext
     from plaunch.process import Binding
 
 
-class WrappingStarter:
+class WrappingStarter(Starter):
     """Puts a program and its arguments in front of every worker's command."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -29,16 +30,6 @@ class WrappingStarter:
 
     def __str__(self) -> str:
         return shlex.join([*self._words, "..."])
-
-    def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Do nothing: there is nothing to prepare."""
-
-    def wait(self) -> Mapping[str, float]:
-        """Return at once."""
-        return {}
-
-    def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
-        """Do nothing: `start` gets everything that is needed."""
 
     def start(
         self,
@@ -61,16 +52,6 @@ class WrappingStarter:
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
-
-    def start_helper(self, command: Sequence[str], **given: object) -> None:
-        """Let plaunch execute its own programs without the wrapper."""
-
-    def fds(self) -> Collection[int]:
-        """Return no descriptors."""
-        return ()
-
-    def close(self) -> None:
-        """Do nothing: there are no other processes."""
 
 
 @hookimpl
