@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from plaunch.errors import WorkerStartError
-from plaunch.process import ContextComponents, SubprocessContext, WorkerInfo
+from plaunch.process import ContextComponents, Starter, SubprocessContext, WorkerInfo
 
 from helpers.logs_specs import NoFiles
 from helpers.waiting import BOUND
@@ -101,3 +101,21 @@ def test_an_exit_can_become_a_failure_after_the_stop(start):
     assert (seen.exitcode, seen.stopped) == (-signal.SIGTERM, True)
     assert seen.failure is failures[0]
     assert observer.exits[0].failure is None
+
+
+class OwnStarter(Starter):
+    """Starts workers in its own way, and does nothing else."""
+
+    def start(self, local_rank, command, *, env, stdout, stderr, pass_fds=(), binding=None):
+        return None
+
+
+def test_a_starter_needs_only_to_start_workers():
+    starter = OwnStarter()
+    starter.begin(["train"], {})
+    assert starter.wait() == {}
+    starter.prepare({0: {}})
+    assert starter.start_helper(["store"], env={}, stdin=0, stdout=1, stderr=2) is None
+    assert [*starter.fds()] == []
+    starter.close()
+    starter.close()
