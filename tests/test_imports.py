@@ -49,13 +49,26 @@ MORE = {
     },
     "plaunch_timer": {"plaunch_torchrun.elastic.timer"},
     # Suites and fakes are for tests of plugins.
-    "plaunch_testing": {"plaunch.testing", "plaunch_membership.testing"},
+    "plaunch_testing": {
+        *("plaunch.testing", "plaunch_membership.testing"),
+        # The simulator creates what a launch creates, with other workers and another network.
+        *(f"plaunch.agent.{name}" for name in ("agent", "components", "notifier", "rounds")),
+        *("plaunch.agent.extensions", "plaunch.agent.states", "plaunch.agent.worker"),
+        *("plaunch.plugin.context", "plaunch.rendezvous.backend", "plaunch_restarts.policies"),
+        "plaunch_membership.shared",
+        *(f"plaunch.process.{name}" for name in ("consequences", "failure", "streams", "watches")),
+        *(
+            f"plaunch_job_store.{name}"
+            for name in ("client", "frames", "limits", "sessions", "store", "table")
+        ),
+    },
 }
 # Packages that would make the launcher slow, and the only modules that import them.
 HEAVY = {
     "bokeh": {"plaunch_report.charts", "plaunch_report.page"},
     "etcd3": set(),
     "google": {"plaunch_rendezvous_etcd.protocol"},
+    "greenlet": {"plaunch_testing.simulation.hub"},
     "grpc": {"plaunch_rendezvous_etcd.protocol"},
     "jinja2": {"plaunch_report.page"},
     "kubernetes": {"plaunch_engines.kubernetes_client"},

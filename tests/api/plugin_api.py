@@ -94,6 +94,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch_network": ALL,
     "plaunch_membership.testing": ALL,
     "plaunch_testing.conformance": ALL,
+    "plaunch_testing.simulation": ALL,
     "plaunch_rendezvous_etcd.testing": (
         "Certificates",
         "EtcdCluster",

@@ -3,7 +3,7 @@
     python tools/simulate --seeds=10000 [--first=SEED] [--store=job|tcp|etcd] [--cores=N]
     python tools/simulate --seeds=1 --first=SEED --history    # one run, in full
 
-The simulator is tests/helpers/simulation, and needs greenlet.
+The simulator is plaunch_testing.simulation, and needs greenlet.
 Exit code 1 if something was found; each finding has the command that repeats it.
 """
 
@@ -16,9 +16,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # the simulator is there
 
 STORES = ("job", "tcp", "etcd")
 CHUNK = 50  # seeds that an interpreter reports at once
@@ -73,12 +70,9 @@ def run_part(args: argparse.Namespace) -> int:
 
 
 def _create(args, **options):
-    from helpers.simulation.runs import Simulator
+    from plaunch_testing.simulation import Simulator, StoreKind
 
-    simulator = Simulator(**options)
-    from helpers.simulation.script import StoreKind
-
-    return simulator, StoreKind(args.store) if args.store else None
+    return Simulator(**options), StoreKind(args.store) if args.store else None
 
 
 def show(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import greenlet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EPOCH", "Hub", "SimulatedHost", "SimulatedProcess", "SimulationError", "Task"]
+__all__ = ["EPOCH", "Hub", "SimulatedHost", "SimulatedProcess", "SimulatedTask", "SimulationError"]
 
 EPOCH = 1_800_000_000.0  # what a correct wall clock shows when a run begins
 # Seconds. The clock moves by at least this much for each wait with a timeout. Without it, code that
@@ -29,7 +29,7 @@ class SimulationError(Exception):
     """The simulator cannot continue: code waits outside of a task, or never lets time pass."""
 
 
-class Ended(greenlet.GreenletExit):
+class Ended(greenlet.GreenletExit):  # type: ignore[misc]  # it has no types
     """Unwinds a task when its run is over."""
 
 
@@ -66,25 +66,25 @@ class SimulatedProcess:
         self.pid = pid
         self.is_alive = True
         self.is_stopped = False  # by SIGSTOP, or as its host is suspended
-        self.tasks: list[Task] = []
-        self._deferred: list[Task] = []  # those that are ready while it is stopped
+        self.tasks: list[SimulatedTask] = []
+        self._deferred: list[SimulatedTask] = []  # those that are ready while it is stopped
 
     @property
-    def main(self) -> Task:
+    def main(self) -> SimulatedTask:
         """Its first task, on which handlers of signals run."""
         return self.tasks[0]
 
-    def defer(self, task: Task) -> None:
+    def defer(self, task: SimulatedTask) -> None:
         """Keep a task until the process continues."""
         self._deferred.append(task)
 
-    def take_deferred(self) -> list[Task]:
+    def take_deferred(self) -> list[SimulatedTask]:
         """Return the tasks that have become ready while the process was stopped."""
         deferred, self._deferred = self._deferred, []
         return deferred
 
 
-class Task:
+class SimulatedTask:
     """A thread of a process.
 
     Args:
@@ -117,9 +117,13 @@ class Task:
         self.is_waiting = False
         self.was_woken = False
         self.wait_number = 0  # of its present wait; deadlines of earlier ones are stale
-        self.waiters: dict[Task, None] | None = None  # among which it waits
-        self.joiners: dict[Task, None] = {}  # those that wait for its end
+        self.waiters: dict[SimulatedTask, None] | None = None  # among which it waits
+        self.joiners: dict[SimulatedTask, None] = {}  # those that wait for its end
         self.thread: object = None  # what the code under test knows it as
+
+    def has_left_wait(self, number: int) -> bool:
+        """Whether the wait with this number is over."""
+        return not self.is_waiting or self.wait_number != number
 
 
 class Hub:
@@ -135,7 +139,7 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self.current: Task | None = None
+        self.current: SimulatedTask | None = None
         self.preemption = 0.0
         self._main = greenlet.getcurrent()
         self.begin(0)
@@ -151,22 +155,22 @@ class Hub:
         self.steps = 0
         self.random = random.Random(seed)
         self.preemption = preemption
-        self.errors: list[tuple[Task, BaseException]] = []
+        self.errors: list[tuple[SimulatedTask, BaseException]] = []
         self.is_over = False
-        self._ready: list[Task] = []
-        self._tasks: list[Task] = []
+        self._ready: list[SimulatedTask] = []
+        self._tasks: list[SimulatedTask] = []
         self._ended = 0  # tasks
         # (when, a number that makes the order definite, a task or a function, number of its wait)
-        self._deadlines: list[tuple[float, int, Task | Callable[[], object], int]] = []
+        self._deadlines: list[tuple[float, int, SimulatedTask | Callable[[], object], int]] = []
         self._serial = 0
 
     # --- called by tasks --------------------------------------------------------------------------
 
     def spawn(
         self, function: Callable[[], object], name: str, process: SimulatedProcess | None = None
-    ) -> Task:
+    ) -> SimulatedTask:
         """Create a task, which is ready at once."""
-        task = Task(name, process)
+        task = SimulatedTask(name, process)
         task.greenlet = greenlet.greenlet(lambda: self._run_task(task, function), self._main)
         self._tasks.append(task)
         if process is not None:
@@ -174,7 +178,7 @@ class Hub:
         self._make_ready(task)
         return task
 
-    def wait(self, waiters: dict[Task, None] | None, timeout: float | None = None) -> bool:
+    def wait(self, waiters: dict[SimulatedTask, None] | None, timeout: float | None = None) -> bool:
         """Wait until `wake` is called for this task; False if `timeout` seconds pass first.
 
         Args:
@@ -226,7 +230,7 @@ class Hub:
 
     # --- called by tasks and by the world ---------------------------------------------------------
 
-    def wake(self, task: Task) -> None:
+    def wake(self, task: SimulatedTask) -> None:
         """End the wait of a task; nothing happens if it does not wait."""
         if task.is_waiting:
             task.was_woken = True
@@ -237,12 +241,12 @@ class Hub:
         self._serial += 1
         heapq.heappush(self._deadlines, (self.now + seconds, self._serial, function, -1))
 
-    def wake_all(self, waiters: dict[Task, None]) -> None:
+    def wake_all(self, waiters: dict[SimulatedTask, None]) -> None:
         """End the waits of all tasks of `waiters`."""
         for task in list(waiters):
             self.wake(task)
 
-    def interrupt(self, task: Task, handler: Callable[[], None]) -> None:
+    def interrupt(self, task: SimulatedTask, handler: Callable[[], None]) -> None:
         """Run a handler of a signal on a task, as soon as it runs; a wait goes on afterwards."""
         task.interrupts.append(handler)
         if task.is_waiting:
@@ -265,7 +269,7 @@ class Hub:
             if task.waiters is not None:
                 task.waiters.pop(task, None)
 
-    def joins(self, task: Task, timeout: float | None) -> bool:
+    def joins(self, task: SimulatedTask, timeout: float | None) -> bool:
         """Wait for the end of a task; whether it has ended."""
         if not task.is_done:
             self.wait(task.joiners, timeout)
@@ -302,14 +306,13 @@ class Hub:
                 self._step(task)
             elif deadlines:
                 due, _, what, number = heapq.heappop(deadlines)
-                if isinstance(what, Task):
-                    if not what.is_waiting or what.wait_number != number:
-                        continue
+                if isinstance(what, SimulatedTask) and what.has_left_wait(number):
+                    continue
                 if due > limit:
                     self.now = limit
                     return False
                 self.now = max(self.now, due)
-                if isinstance(what, Task):
+                if isinstance(what, SimulatedTask):
                     self._end_wait(what)
                 else:
                     what()
@@ -325,11 +328,11 @@ class Hub:
                 task.greenlet.throw(Ended)
         self._tasks.clear()
 
-    def live_tasks(self, process: SimulatedProcess) -> list[Task]:
+    def live_tasks(self, process: SimulatedProcess) -> list[SimulatedTask]:
         """Return the tasks of a process that have not ended."""
         return [task for task in process.tasks if not task.is_done]
 
-    def _step(self, task: Task) -> None:
+    def _step(self, task: SimulatedTask) -> None:
         self.steps += 1
         if self.steps > _MAX_STEPS:
             raise SimulationError(f"tasks have run {_MAX_STEPS} times; {task.name} runs on and on")
@@ -338,13 +341,13 @@ class Hub:
         task.greenlet.switch()
         self.current = None
 
-    def _run_task(self, task: Task, function: Callable[[], object]) -> None:
+    def _run_task(self, task: SimulatedTask, function: Callable[[], object]) -> None:
         try:
             if not self.is_over:
                 function()
         except Ended:
             pass
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - findings
             task.error = error
             self.errors.append((task, error))
         finally:
@@ -352,14 +355,14 @@ class Hub:
             self._ended += 1
             self.wake_all(task.joiners)
 
-    def _end_wait(self, task: Task) -> None:
+    def _end_wait(self, task: SimulatedTask) -> None:
         task.is_waiting = False
         if task.waiters is not None:
             task.waiters.pop(task, None)
             task.waiters = None
         self._make_ready(task)
 
-    def _make_ready(self, task: Task) -> None:
+    def _make_ready(self, task: SimulatedTask) -> None:
         process = task.process
         if process is None or (process.is_alive and not process.is_stopped):
             self._ready.append(task)

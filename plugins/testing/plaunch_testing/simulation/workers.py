@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import RunResult, WorkerState
@@ -13,7 +13,7 @@ from plaunch.process.consequences import Consequence
 from plaunch.process.failure import ProcessFailure
 from plaunch.process.watches import HeldProcesses
 
-from helpers.simulation.hub import EPOCH
+from plaunch_testing.simulation.hub import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.streams import Streams
 
-    from helpers.simulation.hub import Hub, SimulatedHost
-    from helpers.simulation.modules import SimulatedSystem
+    from plaunch_testing.simulation.hub import Hub, SimulatedHost
+    from plaunch_testing.simulation.modules import SimulatedSystem
+    from plaunch_testing.simulation.training import TrainedRound, Training
 
-__all__ = ["SimulatedWorkers", "TrainedRound", "Training", "WorkerTraits"]
+__all__ = ["SimulatedWorkers", "WorkerTraits"]
 
 _SETTLE_TIME = 0.1  # seconds, as that of real workers
 _NO_CONSEQUENCE = Consequence("", False)
 _PEER_IS_GONE = Consequence("Connection closed by peer", True)
-# Seconds after the loss of a rank in which its peers fail, if they do.
-_PEERS_NOTICE = 1.0
-# Seconds after which workers that wait for a lost rank are reported as hanging.
-_HANG_TIMEOUT = 15.0
 
 
 @dataclass
@@ -49,118 +46,8 @@ class WorkerTraits:
     is_unkillable: bool = False
 
 
-class TrainedRound:
-    """The workers of one round on all nodes, as they really are.
-
-    Args:
-        incarnation: of the job in the store.
-        number: of the round.
-        attempt: of the job.
-        world_size: the number of ranks.
-        began: when the first of them started.
-    """
-
-    def __init__(
-        self, incarnation: str, number: int, attempt: int, world_size: int, began: float
-    ) -> None:
-        self.incarnation = incarnation
-        self.number = number
-        self.attempt = attempt
-        self.world_size = world_size
-        self.began = began
-        self.parts: list[SimulatedWorkers] = []
-        self.ranks: dict[int, SimulatedWorkers] = {}
-        self.ends: dict[SimulatedWorkers, float] = {}  # when the workers of a node were gone
-        self.completed_at: float | None = None  # when all ranks had started
-        self.is_broken = False
-        self.has_succeeded = False
-
-    def __str__(self) -> str:
-        return f"round {self.number} (attempt {self.attempt}) of job {self.incarnation[:4]}"
-
-
-class Training:
-    """The job's work, beyond all nodes: who trains with whom, and when a round is done.
-
-    Ranks meet in collectives: a round makes progress only while all of its ranks run. When a rank
-    is gone, its peers fail soon after it, or wait for it.
-
-    Args:
-        hub: has the clock.
-        duration: seconds that a complete round trains.
-        peers_fail: whether peers of a lost rank fail; otherwise they hang, until that is found.
-    """
-
-    def __init__(self, hub: Hub, duration: float, *, peers_fail: bool) -> None:
-        self.rounds: list[TrainedRound] = []
-        self.findings: list[str] = []
-        self.hangs = 0  # that were reported because peers wait for a lost rank
-        self._hub = hub
-        self._duration = duration
-        self._peers_fail = peers_fail
-        self._current: dict[tuple[str, int, int], TrainedRound] = {}
-
-    def start(self, part: SimulatedWorkers, key: tuple[str, int, int]) -> TrainedRound:
-        """Workers of a node have started in a round."""
-        world_size = part.group.workers[0].world_size
-        incarnation, number, attempt = key
-        trained = self._current.get(key)
-        if trained is None:
-            trained = TrainedRound(incarnation, number, attempt, world_size, self._hub.now)
-            self._current[key] = trained
-            self.rounds.append(trained)
-        trained.parts.append(part)
-        for worker in part.group.workers:
-            rank = worker.global_rank
-            other = trained.ranks.get(rank)
-            if worker.world_size != trained.world_size:
-                self.findings.append(
-                    f"round {number}: {part.host.name} has a world of {worker.world_size}, others "
-                    f"one of {trained.world_size}"
-                )
-            if other is not None and other.is_running:
-                self.findings.append(
-                    f"round {number}: rank {rank} runs on {other.host.name} and {part.host.name}"
-                )
-            trained.ranks[rank] = part
-        if len(trained.ranks) == world_size:
-            if set(trained.ranks) != set(range(world_size)):
-                self.findings.append(f"round {number}: ranks {sorted(trained.ranks)}")
-            trained.completed_at = self._hub.now
-            self._hub.call_later(self._duration, lambda: self._complete(trained))
-        return trained
-
-    def lose(self, part: SimulatedWorkers) -> None:
-        """Workers of a node are gone, without success."""
-        trained = part.trained
-        if trained is None or trained.is_broken:
-            return
-        trained.is_broken = True
-        if self._peers_fail:
-            for other in trained.parts:
-                if other is not part:
-                    delay = self._hub.random.uniform(0.0, _PEERS_NOTICE)
-                    self._hub.call_later(delay, partial(other.lose_peer, trained))
-        self._hub.call_later(_HANG_TIMEOUT, lambda: self._find_hang(trained))
-
-    def _find_hang(self, trained: TrainedRound) -> None:
-        """Report a hang, as an extension would: on one node, while its workers run."""
-        for part in trained.parts:
-            if part.report_hang(trained):
-                self.hangs += 1
-                return
-
-    def _complete(self, trained: TrainedRound) -> None:
-        if trained.is_broken or not all(part.is_running for part in trained.parts):
-            return
-        trained.has_succeeded = True
-        for part in trained.parts:
-            # Ranks end within moments of each other.
-            self._hub.call_later(self._hub.random.uniform(0.0, 0.3), partial(part.succeed, trained))
-
-
-class SimulatedWorkers:
-    """The workers of one agent, as its loop drives them: `plaunch.agent.workers.Workers`.
+class SimulatedRanks:
+    """The processes of a node's workers, and what happens to them.
 
     Args:
         group: the workers.
@@ -171,8 +58,6 @@ class SimulatedWorkers:
         describe_round: returns the incarnation, the round and the attempt that the agent is in.
         note: adds a line to the history.
     """
-
-    settle_time = _SETTLE_TIME
 
     def __init__(
         self,
@@ -208,8 +93,6 @@ class SimulatedWorkers:
         self._stop: SimulatedStop | None = None
         self._started_at = 0.0
         self.succeeded_at: float | None = None  # all of them, in this round
-
-    # --- what happens to them ---------------------------------------------------------------------
 
     def fail(self, local_rank: int, exitcode: int) -> bool:
         """A worker ends with an exit code, or by the signal of a negative one; whether it ran."""
@@ -255,6 +138,14 @@ class SimulatedWorkers:
                 )
         self._note("the workers have lost their peers")
         self._wake()
+
+    def pids(self) -> dict[int, int]:
+        """Made-up ids of the running workers."""
+        return (
+            {}
+            if not self.is_running
+            else {worker.global_rank: worker.id for worker in self.group.workers}
+        )
 
     def report_hang(self, trained: TrainedRound) -> bool:
         """Let the agent's extension report that they hang; whether any of them runs."""
@@ -313,12 +204,14 @@ class SimulatedWorkers:
             self._system.descriptors.write(self._fds[1], b"\0")
 
     def _clear(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             self._system.descriptors.read(self._fds[0], 4096)
-        except BlockingIOError:
-            pass
 
-    # --- what the loop calls ----------------------------------------------------------------------
+
+class SimulatedWorkers(SimulatedRanks):
+    """The workers of one agent, as its loop drives them: `plaunch.agent.workers.Workers`."""
+
+    settle_time = _SETTLE_TIME
 
     @property
     def is_final(self) -> bool:
@@ -434,14 +327,6 @@ class SimulatedWorkers:
 
     def wait_for_guests(self, timeout: float) -> None:
         """Nobody uses a store of this node."""
-
-    def pids(self) -> dict[int, int]:
-        """Made-up ids of the running workers."""
-        return (
-            {}
-            if not self.is_running
-            else {worker.global_rank: worker.id for worker in self.group.workers}
-        )
 
     def succeeded(self) -> Mapping[int, float]:
         """When successful workers ended, by global rank."""

@@ -16,7 +16,7 @@ from plaunch.rendezvous.backend import JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_restarts.policies import StandardRestartPolicy
 
-from helpers.simulation.workers import SimulatedWorkers, WorkerTraits
+from plaunch_testing.simulation.workers import SimulatedWorkers, WorkerTraits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.worker import RunResult, WorkerGroup
 
-    from helpers.simulation.hub import SimulatedHost, SimulatedProcess
-    from helpers.simulation.modules import SimulatedSystem
-    from helpers.simulation.stores import StoreServer
-    from helpers.simulation.workers import Training
+    from plaunch_testing.simulation.hub import SimulatedHost, SimulatedProcess
+    from plaunch_testing.simulation.modules import SimulatedSystem
+    from plaunch_testing.simulation.stores import SimulatedStore
+    from plaunch_testing.simulation.training import Training
 
 # Seconds between the end of a launch and the search for what is left. Attempts to connect to a
 # store that is gone end one after the other.
@@ -124,7 +124,7 @@ class SimulatedNode:
         system: SimulatedSystem,
         process: SimulatedProcess,
         options: JobOptions,
-        server: StoreServer,
+        server: SimulatedStore,
         training: Training,
         note: Callable[[SimulatedNode, str], None],
     ) -> None:

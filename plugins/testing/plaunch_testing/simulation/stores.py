@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_membership import RendezvousStore, StoreAccess, StoreNotListeningError
 
-from helpers.simulation.network import UnreachableError
+from plaunch_testing.simulation.network import UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from helpers.simulation.hub import Hub, SimulatedHost, SimulatedProcess, Task
-    from helpers.simulation.network import Network
+    from plaunch_testing.simulation.hub import Hub, SimulatedHost, SimulatedProcess, SimulatedTask
+    from plaunch_testing.simulation.network import SimulatedNetwork
 
     T = TypeVar("T")
 
-__all__ = ["EtcdServer", "KeyServer", "StoreServer", "TcpStoreServer"]
+__all__ = ["KeyServer", "SimulatedEtcd", "SimulatedStore", "SimulatedTcpStore"]
 
 ENDPOINT = "store:29400"
 CONNECT_TIMEOUT = 5.0  # seconds, of one attempt to connect
@@ -31,7 +31,7 @@ REQUEST_TIMEOUT = 10.0  # seconds without a reply
 LEASE = 15.0  # seconds that etcd keeps the heartbeat of a process that is gone
 
 
-class StoreServer(abc.ABC):
+class SimulatedStore(abc.ABC):
     """The server of a store, on a host of its own.
 
     Args:
@@ -46,7 +46,7 @@ class StoreServer(abc.ABC):
         operations: the number of requests.
     """
 
-    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+    def __init__(self, hub: Hub, network: SimulatedNetwork, host: SimulatedHost) -> None:
         self.hub = hub
         self.network = network
         self.host = host
@@ -78,15 +78,15 @@ class StoreServer(abc.ABC):
         """A client's host has failed, or cannot be reached; no connection was closed."""
 
 
-class KeyServer(StoreServer):
+class KeyServer(SimulatedStore):
     """A server that keeps values by key."""
 
-    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+    def __init__(self, hub: Hub, network: SimulatedNetwork, host: SimulatedHost) -> None:
         super().__init__(hub, network, host)
         self.values: dict[str, bytes] = {}
         self.generation = 0  # of its process; connections to an earlier one are broken
-        self.waiting: dict[str, dict[Task, None]] = {}
-        self.connections: dict[_Connection, None] = {}
+        self.waiting: dict[str, dict[SimulatedTask, None]] = {}
+        self.connections: dict[_KeyConnection, None] = {}
 
     def keys(self) -> Sequence[str]:
         """Return the keys that have a value."""
@@ -118,7 +118,7 @@ class KeyServer(StoreServer):
         self.values.pop(key, None)
 
 
-class _Connection(RendezvousStore):
+class _KeyConnection(RendezvousStore):
     """One connection of a process to a `KeyServer`."""
 
     def __init__(self, server: KeyServer, process: SimulatedProcess) -> None:
@@ -127,7 +127,7 @@ class _Connection(RendezvousStore):
         self._generation = server.generation
         self._is_closed = False
         self._is_broken = False
-        self._caller: Task | None = None  # the task inside an operation
+        self._caller: SimulatedTask | None = None  # the task inside an operation
         self._exchange(lambda: None, timeout=CONNECT_TIMEOUT)
 
     # --- operations -------------------------------------------------------------------------------
@@ -239,14 +239,14 @@ class _Connection(RendezvousStore):
             raise RendezvousConnectionError("the connection to the simulated store is broken")
 
 
-class _TcpConnection(_Connection):
+class _TcpConnection(_KeyConnection):
     """torch's client: its calls are in C++, and another thread cannot end them."""
 
     def _ends_calls(self) -> bool:
         return False
 
 
-class TcpStoreServer(KeyServer):
+class SimulatedTcpStore(KeyServer):
     """torch's TCPStore: it knows no clients, and its data ends with its process."""
 
     def access(self, process: SimulatedProcess) -> StoreAccess:
@@ -254,8 +254,8 @@ class TcpStoreServer(KeyServer):
         return StoreAccess(lambda: _TcpConnection(self, process), process.host.name, ENDPOINT)
 
 
-class _EtcdConnection(_Connection):
-    def __init__(self, server: EtcdServer, process: SimulatedProcess) -> None:
+class _EtcdConnection(_KeyConnection):
+    def __init__(self, server: SimulatedEtcd, process: SimulatedProcess) -> None:
         self._etcd = server
         super().__init__(server, process)
 
@@ -264,10 +264,10 @@ class _EtcdConnection(_Connection):
         return LEASE
 
 
-class EtcdServer(KeyServer):
+class SimulatedEtcd(KeyServer):
     """etcd: it keeps its data, deletes heartbeats whose lease has expired, and outlives the job."""
 
-    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+    def __init__(self, hub: Hub, network: SimulatedNetwork, host: SimulatedHost) -> None:
         super().__init__(hub, network, host)
         self._renewed: dict[str, float] = {}  # heartbeats by key
 

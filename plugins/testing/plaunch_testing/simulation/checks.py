@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import ExitCode
 
-from helpers.simulation.script import FaultKind
+from plaunch_testing.simulation.script import FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from helpers.simulation.node import SimulatedNode
-    from helpers.simulation.workers import TrainedRound
-    from helpers.simulation.world import World
+    from plaunch_testing.simulation.node import SimulatedNode
+    from plaunch_testing.simulation.training import TrainedRound
+    from plaunch_testing.simulation.world import SimulatedWorld
 
 __all__ = ["find_faults"]
 
@@ -31,7 +31,7 @@ _DISTURBING = (
 _OWN_CODES = (ExitCode.UNKILLABLE_WORKER, ExitCode.NODE_EXCLUDED)
 
 
-def find_faults(world: World) -> list[str]:
+def find_faults(world: SimulatedWorld) -> list[str]:
     """Return what was wrong with a run that is over; one line each."""
     return [
         *world.training.findings,
@@ -45,12 +45,12 @@ def find_faults(world: World) -> list[str]:
     ]
 
 
-def _find_errors(world: World) -> Iterator[str]:
+def _find_errors(world: SimulatedWorld) -> Iterator[str]:
     for task, error in world.hub.errors:
         yield f"{task.name} has raised {error!r}"
 
 
-def _find_endless(world: World) -> Iterator[str]:
+def _find_endless(world: SimulatedWorld) -> Iterator[str]:
     if world.is_over_in_time:
         return
     left = [
@@ -61,7 +61,7 @@ def _find_endless(world: World) -> Iterator[str]:
     yield f"not over at {world.hub.now:.0f} s: {', '.join(left)}"
 
 
-def _find_worlds(world: World) -> Iterator[str]:
+def _find_worlds(world: SimulatedWorld) -> Iterator[str]:
     """Two worlds train at a time, beyond what is documented."""
     complete = [one for one in world.training.rounds if one.completed_at is not None]
     is_disturbed = any(one.fault.kind in _DISTURBING for one in world.happened)
@@ -76,7 +76,7 @@ def _find_worlds(world: World) -> Iterator[str]:
                 )
 
 
-def _find_disagreements(world: World) -> Iterator[str]:
+def _find_disagreements(world: SimulatedWorld) -> Iterator[str]:
     """Members of one round have other attempts, or attempts and rounds go back."""
     seen: dict[tuple[str, int], TrainedRound] = {}
     highest: dict[str, TrainedRound] = {}
@@ -90,7 +90,7 @@ def _find_disagreements(world: World) -> Iterator[str]:
         highest[one.incarnation] = one
 
 
-def _find_charges(world: World) -> Iterator[str]:
+def _find_charges(world: SimulatedWorld) -> Iterator[str]:
     """A failure was charged twice, or the budget was exceeded."""
     script = world.script
     charged = sum(one.may_charge for one in world.happened) + world.training.hangs
@@ -102,7 +102,7 @@ def _find_charges(world: World) -> Iterator[str]:
         yield f"attempt {highest} with a budget of {budget} restarts"
 
 
-def _find_codes(world: World) -> Iterator[str]:
+def _find_codes(world: SimulatedWorld) -> Iterator[str]:
     """Exit codes differ, or claim or deny a success."""
     last = next((one for one in reversed(world.training.rounds) if one.completed_at), None)
     is_success = last is not None and last.has_succeeded
@@ -110,9 +110,8 @@ def _find_codes(world: World) -> Iterator[str]:
     for node in world.nodes:
         if node.exit_code is None:
             continue
-        if node.exit_code == ExitCode.INTERNAL and isinstance(node.error, Exception):
-            if not _is_of_worker(node):
-                yield f"{node.name} ends with 1: {node.error!r}"
+        if node.exit_code == ExitCode.INTERNAL and not _is_of_worker(node):
+            yield f"{node.name} ends with 1: {node.error!r}"
         codes.setdefault(node.exit_code, []).append(node)
         if node.exit_code == 0 and not is_success and not node.has_waited_for_others:
             yield f"{node.name} ends with 0, but the last round has not succeeded"
@@ -124,7 +123,7 @@ def _find_codes(world: World) -> Iterator[str]:
             f"{code} of {'/'.join(node.name for node in nodes)}" for code, nodes in common.items()
         )
         yield f"exit codes differ: {named}"
-    if is_success and not world.is_disturbed and common and set(common) != {0}:
+    if is_success and common and set(common) != {0}:
         yield f"the last round has succeeded, and the codes are {sorted(common)}"
 
 
@@ -132,7 +131,7 @@ def _is_of_worker(node: SimulatedNode) -> bool:
     return type(node.error).__name__ == "ChildFailedError"
 
 
-def _find_leaks(world: World) -> Iterator[str]:
+def _find_leaks(world: SimulatedWorld) -> Iterator[str]:
     """Threads or descriptors of an agent are left after its end."""
     for node in world.nodes:
         if node.exit_code is None:

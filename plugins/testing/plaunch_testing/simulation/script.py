@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Choices", "Fault", "FaultKind", "Script", "StoreKind", "make_script"]
+__all__ = ["Choices", "FaultKind", "InjectedFault", "Script", "StoreKind", "make_script"]
 
 
 class StoreKind(enum.Enum):
@@ -49,7 +49,7 @@ class FaultKind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """One fault.
 
     Args:
@@ -113,7 +113,7 @@ class Script:
     latency: float = 0.001
     starts: tuple[float, ...] = (0.0, 0.0, 0.0)
     offsets: tuple[float, ...] = (0.0, 0.0, 0.0)
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[InjectedFault, ...] = ()
 
     def describe(self) -> str:
         """Describe it on a few lines."""
@@ -207,7 +207,7 @@ def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> 
     )
 
 
-def _make_fault(choices: Choices, nodes: int, end: float) -> Fault:
+def _make_fault(choices: Choices, nodes: int, end: float) -> InjectedFault:
     kind = choices.choice(_KINDS)
     value = 0
     if kind is FaultKind.FAIL:
@@ -218,7 +218,7 @@ def _make_fault(choices: Choices, nodes: int, end: float) -> Fault:
         value = choices.choice((-3600, -5, 5, 3600))
     elif kind is FaultKind.STORE_LOSS:
         value = choices.choice((1, 5, 20))
-    return Fault(
+    return InjectedFault(
         at=choices.uniform(0.0, end),
         kind=kind,
         node=choices.randint(0, nodes - 1),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from helpers.simulation.hub import Hub, Task
+    from plaunch_testing.simulation.hub import Hub, SimulatedTask
 
 __all__ = ["Primitives"]
 
@@ -23,34 +23,14 @@ class Primitives:
         """Return what replaces names of `threading`."""
         hub = self._hub
 
-        class Lock(_Lock):
-            __slots__ = ()
-
-            def __init__(self) -> None:
-                super().__init__(hub, is_recursive=False)
-
-        class RLock(_Lock):
-            __slots__ = ()
-
-            def __init__(self) -> None:
-                super().__init__(hub, is_recursive=True)
-
-        class Condition(_Condition):
-            def __init__(self, lock: _Lock | None = None) -> None:
-                super().__init__(hub, lock or RLock())
-
-        class Event(_Event):
-            def __init__(self) -> None:
-                super().__init__(hub)
-
         class Thread(_Thread):
             _hub = hub
 
         return {
-            "Lock": Lock,
-            "RLock": RLock,
-            "Condition": Condition,
-            "Event": Event,
+            "Lock": lambda: _Lock(hub, is_recursive=False),
+            "RLock": lambda: _Lock(hub, is_recursive=True),
+            "Condition": lambda lock=None: _Condition(hub, lock or _Lock(hub, is_recursive=True)),
+            "Event": lambda: _Event(hub),
             "Thread": Thread,
             "current_thread": self.current_thread,
             "main_thread": self.main_thread,
@@ -84,9 +64,9 @@ class _Lock:
     def __init__(self, hub: Hub, *, is_recursive: bool) -> None:
         self._hub = hub
         self._is_recursive = is_recursive
-        self._owner: Task | None = None
+        self._owner: SimulatedTask | None = None
         self._depth = 0
-        self._waiters: dict[Task, None] = {}
+        self._waiters: dict[SimulatedTask, None] = {}
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         hub = self._hub
@@ -152,7 +132,7 @@ class _Condition:
     def __init__(self, hub: Hub, lock: _Lock) -> None:
         self._hub = hub
         self._lock = lock
-        self._waiters: dict[Task, None] = {}
+        self._waiters: dict[SimulatedTask, None] = {}
         self.acquire = lock.acquire
         self.release = lock.release
 
@@ -191,7 +171,7 @@ class _Event:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._is_set = False
-        self._waiters: dict[Task, None] = {}
+        self._waiters: dict[SimulatedTask, None] = {}
 
     def is_set(self) -> bool:
         return self._is_set
@@ -225,7 +205,7 @@ class _Thread:
         self.name = name or "Thread"
         self.daemon = bool(daemon)
         self._call = (target, tuple(args), dict(kwargs or {}))
-        self._task: Task | None = None
+        self._task: SimulatedTask | None = None
 
     @property
     def ident(self) -> int | None:
@@ -257,7 +237,7 @@ class _ForeignThread:
 
     daemon = False
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: SimulatedTask) -> None:
         self.name = task.name
         self.ident = self.native_id = id(task)
         self._task = task

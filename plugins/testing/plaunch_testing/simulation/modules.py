@@ -21,14 +21,14 @@ import time
 import types
 from typing import TYPE_CHECKING, Any
 
-from helpers.simulation.descriptors import DescriptorTable
-from helpers.simulation.hub import EPOCH, SimulationError
-from helpers.simulation.primitives import Primitives
+from plaunch_testing.simulation.descriptors import DescriptorTable
+from plaunch_testing.simulation.hub import EPOCH, SimulationError
+from plaunch_testing.simulation.primitives import Primitives
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from helpers.simulation.hub import Hub, SimulatedProcess
+    from plaunch_testing.simulation.hub import Hub, SimulatedProcess
 
 __all__ = ["SimulatedSystem", "install"]
 

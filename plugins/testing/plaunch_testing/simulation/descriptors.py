@@ -7,10 +7,10 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from helpers.simulation.hub import SimulationError
+from plaunch_testing.simulation.hub import SimulationError
 
 if TYPE_CHECKING:
-    from helpers.simulation.hub import Hub, SimulatedProcess, Task
+    from plaunch_testing.simulation.hub import Hub, SimulatedProcess, SimulatedTask
 
 __all__ = ["DescriptorTable"]
 
@@ -23,7 +23,7 @@ class _Pipe:
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.pollers: dict[Task, None] = {}
+        self.pollers: dict[SimulatedTask, None] = {}
         self.ends = 2
 
 

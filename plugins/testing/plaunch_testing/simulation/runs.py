@@ -11,14 +11,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from helpers.simulation.hub import Hub
-from helpers.simulation.modules import SimulatedSystem, install
+from plaunch_testing.simulation.hub import Hub
+from plaunch_testing.simulation.modules import SimulatedSystem, install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from helpers.simulation.script import Script, StoreKind
-    from helpers.simulation.world import HistoryLine, World
+    from plaunch_testing.simulation.script import Script, StoreKind
+    from plaunch_testing.simulation.world import HistoryLine, SimulatedWorld
 
 __all__ = ["RunReport", "Simulator"]
 
@@ -79,16 +79,16 @@ class Simulator:
 
     def run_seed(self, seed: int, store: StoreKind | None = None) -> RunReport:
         """Make the script of a seed, and run it."""
-        from helpers.simulation.script import make_script
+        from plaunch_testing.simulation.script import make_script
 
         return self.run(make_script(random.Random(seed), seed, store))
 
     def run(self, script: Script) -> RunReport:
         """Run a script, and judge it."""
-        from helpers.simulation.checks import find_faults
-        from helpers.simulation.world import World
+        from plaunch_testing.simulation.checks import find_faults
+        from plaunch_testing.simulation.world import SimulatedWorld
 
-        world = World(self.system, script)
+        world = SimulatedWorld(self.system, script)
         handler = _HistoryHandler(world)
         logger = logging.getLogger("plaunch")
         if self._logs:
@@ -158,7 +158,7 @@ _SIMPLER: tuple[Callable[[Script], Script], ...] = (
 class _HistoryHandler(logging.Handler):
     """Adds the agents' log to the history."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__()
         self._world = world
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helpers.simulation.hub import Hub, SimulatedHost, Task
+    from plaunch_testing.simulation.hub import Hub, SimulatedHost, SimulatedTask
 
-__all__ = ["Network", "UnreachableError"]
+__all__ = ["SimulatedNetwork", "UnreachableError"]
 
 
 class UnreachableError(Exception):
     """Nothing has arrived in time; the packets, or those of the answer, were lost."""
 
 
-class Network:
+class SimulatedNetwork:
     """Carries messages between hosts.
 
     A message over a link that is cut is sent again until the link works, as TCP does, or until the
@@ -29,7 +29,7 @@ class Network:
         self.latency = latency
         self._hub = hub
         self._cuts: dict[tuple[SimulatedHost, SimulatedHost], int] = {}  # how often each is cut
-        self._stuck: dict[Task, None] = {}  # tasks whose messages do not get through
+        self._stuck: dict[SimulatedTask, None] = {}  # tasks whose messages do not get through
 
     def cut(self, source: SimulatedHost, target: SimulatedHost) -> None:
         """Lose all messages from one host to another, until `repair`."""

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.agent.states import RequestKind
 from plaunch_membership import shared
 
-from helpers.simulation.hub import SimulatedHost, SimulatedProcess
-from helpers.simulation.job_store import JobStoreServer
-from helpers.simulation.network import Network
-from helpers.simulation.node import JobOptions, SimulatedNode
-from helpers.simulation.script import FaultKind, StoreKind
-from helpers.simulation.stores import EtcdServer, TcpStoreServer
-from helpers.simulation.workers import Training
+from plaunch_testing.simulation.hub import SimulatedHost, SimulatedProcess
+from plaunch_testing.simulation.job_store import JobStoreServer
+from plaunch_testing.simulation.network import SimulatedNetwork
+from plaunch_testing.simulation.node import JobOptions, SimulatedNode
+from plaunch_testing.simulation.script import FaultKind, StoreKind
+from plaunch_testing.simulation.stores import SimulatedEtcd, SimulatedTcpStore
+from plaunch_testing.simulation.training import Training
 
 if TYPE_CHECKING:
-    from helpers.simulation.modules import SimulatedSystem
-    from helpers.simulation.script import Fault, Script
-    from helpers.simulation.stores import StoreServer
+    from collections.abc import Callable
 
-__all__ = ["HistoryLine", "World"]
+    from plaunch_testing.simulation.hub import Hub
+    from plaunch_testing.simulation.modules import SimulatedSystem
+    from plaunch_testing.simulation.script import InjectedFault, Script
+    from plaunch_testing.simulation.stores import SimulatedStore
+
+__all__ = ["HistoryLine", "SimulatedWorld"]
 
 # Of all jobs. The last two are shorter than the defaults, so that a run is shorter.
 _CONF = {"last_call_timeout": "2", "join_timeout": "60"}
@@ -66,7 +69,7 @@ class HistoryLine(NamedTuple):
 class _HappenedFault:
     """A fault, and the node that it has hit."""
 
-    fault: Fault
+    fault: InjectedFault
     node: SimulatedNode | None
     had_effect: bool
 
@@ -90,7 +93,7 @@ class _ReservedPort:
 
 
 @dataclass
-class World:
+class SimulatedWorld:
     """One run.
 
     Args:
@@ -107,17 +110,17 @@ class World:
     def __post_init__(self) -> None:
         script, hub = self.script, self.system.hub
         # A node reserves no real port; which one it announces does not matter here.
-        shared.HeldPort = _ReservedPort  # type: ignore[misc,assignment]
+        vars(shared)["HeldPort"] = _ReservedPort
         hub.begin(script.seed, preemption=0.02)
         self.system.begin()
         self.hub = hub
-        self.network = Network(hub, script.latency)
-        kinds = {
+        self.network = SimulatedNetwork(hub, script.latency)
+        kinds: dict[StoreKind, Callable[[Hub, SimulatedNetwork, SimulatedHost], SimulatedStore]] = {
             StoreKind.JOB: JobStoreServer,
-            StoreKind.TCP: TcpStoreServer,
-            StoreKind.ETCD: EtcdServer,
+            StoreKind.TCP: SimulatedTcpStore,
+            StoreKind.ETCD: SimulatedEtcd,
         }
-        self.server: StoreServer = kinds[script.store](hub, self.network, SimulatedHost("store"))
+        self.server: SimulatedStore = kinds[script.store](hub, self.network, SimulatedHost("store"))
         self.training = Training(hub, script.duration, peers_fail=script.peers_fail)
         self.hosts = [
             SimulatedHost(
@@ -198,7 +201,7 @@ class World:
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _happen(self, fault: Fault) -> None:
+    def _happen(self, fault: InjectedFault) -> None:
         self.hub.sleep(fault.at)
         host = self.hosts[fault.node]
         node = self._last_nodes.get(host)
@@ -208,7 +211,9 @@ class World:
         if what:
             self._undo(fault, host, node)
 
-    def _hit(self, fault: Fault, host: SimulatedHost, node: SimulatedNode | None) -> str:
+    def _hit(  # noqa: PLR0911 - one for each kind
+        self, fault: InjectedFault, host: SimulatedHost, node: SimulatedNode | None
+    ) -> str:
         """Let a fault happen; describe what it has hit, or nothing."""
         kind = fault.kind
         if kind is FaultKind.STORE_SLOW:
@@ -240,7 +245,7 @@ class World:
             return ""
         return self._hit_node(fault, node)
 
-    def _hit_node(self, fault: Fault, node: SimulatedNode) -> str:
+    def _hit_node(self, fault: InjectedFault, node: SimulatedNode) -> str:  # noqa: PLR0911, PLR0912 - as above
         kind, workers, agent = fault.kind, node.workers, node.agent
         if kind in (FaultKind.KILL_AGENT, FaultKind.CRASH):
             if kind is FaultKind.CRASH:
@@ -257,7 +262,6 @@ class World:
             self.hub.stop(node.process)
             return node.name
         if kind is FaultKind.SIGNAL:
-            node.was_signalled = True
             self.system.deliver(node.process, signal.SIGTERM)
             return node.name
         if workers is None or agent is None:
@@ -287,7 +291,7 @@ class World:
         agent.request(requests[kind], "simulated", "the operator")
         return node.name
 
-    def _undo(self, fault: Fault, host: SimulatedHost, node: SimulatedNode | None) -> None:
+    def _undo(self, fault: InjectedFault, host: SimulatedHost, node: SimulatedNode | None) -> None:
         """End a fault, if it is one that ends."""
         kind = fault.kind
         is_lost = kind in (FaultKind.KILL_AGENT, FaultKind.CRASH)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousConnectionError
 from plaunch_job_store.client import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
-from plaunch_job_store.frames import Code
 from plaunch_job_store.limits import RESUME_TIMEOUT, SILENCE_TIMEOUT
 from plaunch_job_store.sessions import make_session_id
 from plaunch_job_store.store import JobStore
 from plaunch_job_store.table import Session, StoreTable
 from plaunch_membership import StoreAccess, StoreNotListeningError
 
-from helpers.simulation.network import UnreachableError
-from helpers.simulation.stores import ENDPOINT, REQUEST_TIMEOUT, StoreServer
+from plaunch_testing.simulation.job_links import LinkDirection, StoreCall
+from plaunch_testing.simulation.network import UnreachableError
+from plaunch_testing.simulation.stores import ENDPOINT, REQUEST_TIMEOUT, SimulatedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from plaunch_job_store.frames import Operation, Result
 
-    from helpers.simulation.hub import Hub, SimulatedHost, SimulatedProcess, Task
-    from helpers.simulation.network import Network
+    from plaunch_testing.simulation.hub import Hub, SimulatedHost, SimulatedProcess, SimulatedTask
+    from plaunch_testing.simulation.network import SimulatedNetwork
 
 # An address gets half of the time of an attempt to connect.
 _DIAL_TIMEOUT = CONNECT_TIMEOUT / 2  # seconds
@@ -32,18 +31,18 @@ _DIAL_TIMEOUT = CONNECT_TIMEOUT / 2  # seconds
 __all__ = ["JobStoreServer"]
 
 
-class JobStoreServer(StoreServer):
+class JobStoreServer(SimulatedStore):
     """plaunch's own server: it notices lost clients, and carries nothing out twice.
 
     A server that starts again has lost its data, and says so.
     """
 
-    def __init__(self, hub: Hub, network: Network, host: SimulatedHost) -> None:
+    def __init__(self, hub: Hub, network: SimulatedNetwork, host: SimulatedHost) -> None:
         super().__init__(hub, network, host)
         self.table = StoreTable()
         self.incarnation = 1
         self.sessions: dict[bytes, Session] = {}
-        self._clients: dict[SimulatedProcess, _Client] = {}
+        self._clients: dict[SimulatedProcess, _SessionClient] = {}
 
     def access(self, process: SimulatedProcess) -> StoreAccess:
         """Return how a process reaches the store."""
@@ -75,7 +74,7 @@ class JobStoreServer(StoreServer):
         self.table = StoreTable()
         self.is_running = True
 
-    def add_client(self, process: SimulatedProcess, client: _Client) -> None:
+    def add_client(self, process: SimulatedProcess, client: _SessionClient) -> None:
         """A process has connected."""
         self._clients[process] = client
 
@@ -91,7 +90,7 @@ class JobStoreServer(StoreServer):
             if process.host is host:
                 self._end_later(client, SILENCE_TIMEOUT)
 
-    def _end_later(self, client: _Client, silence: float) -> None:
+    def _end_later(self, client: _SessionClient, silence: float) -> None:
         """End the session of a client in `silence` seconds, unless it can be reached again."""
         hub, host = self.hub, client.process.host
         session = client.session
@@ -145,9 +144,9 @@ class _Connector:
         self.listeners: list[Callable[[], None]] = []
         self._server = server
         self._process = process
-        self._client: _Client | None = None
-        self._opener: Task | None = None
-        self._waiters: dict[Task, None] = {}
+        self._client: _SessionClient | None = None
+        self._opener: SimulatedTask | None = None
+        self._waiters: dict[SimulatedTask, None] = {}
 
     def connect(self) -> JobStore:
         """Return a store over the shared connection; open that if it is broken."""
@@ -158,7 +157,7 @@ class _Connector:
         if client is None or client.is_broken:
             self._opener = hub.current
             try:
-                client = _Client(self._server, self._process, self._notify)
+                client = _SessionClient(self._server, self._process, self._notify)
                 self._client = client
             finally:
                 self._opener = None
@@ -179,70 +178,7 @@ class _Connector:
             listener()
 
 
-class _Call:
-    """A request without a reply."""
-
-    def __init__(self, owner: object, number: int, operations: Sequence[Operation]) -> None:
-        self.owner = owner
-        self.number = number
-        self.operations = operations
-        self.results: list[Result] | None = None
-        self.error = ""
-        self.waiters: dict[Task, None] = {}
-
-    @property
-    def is_over(self) -> bool:
-        return self.results is not None or bool(self.error)
-
-    @property
-    def may_repeat(self) -> bool:
-        return all(operation.code in (Code.GET, Code.WAIT) for operation in self.operations)
-
-
-class _Direction:
-    """What travels in one direction of a connection, and arrives in the order in which it was sent.
-
-    Nothing arrives after it was closed, with its connection.
-
-    Args:
-        server: has the network.
-        source: the host that sends.
-        target: the host that receives.
-    """
-
-    def __init__(
-        self, server: JobStoreServer, source: SimulatedHost, target: SimulatedHost
-    ) -> None:
-        self.is_closed = False
-        self._server = server
-        self._source = source
-        self._target = target
-        self._last = 0.0  # when the last message arrives
-        self._stuck: deque[Callable[[], None]] = deque()  # not sent yet, as the link is cut
-
-    def send(self, arrive: Callable[[], None], work: float = 0.0) -> None:
-        """Call `arrive` when the message has come, and some more seconds have passed."""
-        network, hub = self._server.network, self._server.hub
-        if self._stuck or not network.reaches(self._source, self._target):
-            self._stuck.append(arrive)
-            if len(self._stuck) == 1:
-                hub.spawn(self._send_stuck, f"link to {self._target.name}")
-            return
-        due = hub.now + hub.random.expovariate(1.0) * (network.latency + work)
-        self._last = max(due, self._last)
-        hub.call_later(self._last - hub.now, lambda: self.is_closed or arrive())
-
-    def _send_stuck(self) -> None:
-        try:
-            self._server.network.carry(self._source, self._target, SILENCE_TIMEOUT)
-        except UnreachableError:
-            self._stuck.clear()  # the connection ends by itself
-            return
-        while self._stuck and not self.is_closed:
-            self._stuck.popleft()()
-
-
-class _Client:
+class _SessionClient:
     """One connection with one session; `StoreClient` in the simulator.
 
     Raises:
@@ -261,7 +197,7 @@ class _Client:
         self._on_loss = on_loss
         self._hub = server.hub
         self._numbers = itertools.count(1)
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, StoreCall] = {}
         self._is_connected = False
         self._is_resuming = False
         self._open(_DIAL_TIMEOUT)
@@ -280,7 +216,7 @@ class _Client:
         """Send operations, and return their results."""
         if self.is_broken:
             raise RendezvousConnectionError(f"the connection to {ENDPOINT} is closed")
-        call = _Call(owner, next(self._numbers), operations)
+        call = StoreCall(owner, next(self._numbers), operations)
         self._calls[call.number] = call
         try:
             self._send(call)
@@ -321,12 +257,12 @@ class _Client:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _await(self, call: _Call, timeout: float) -> bool:
+    def _await(self, call: StoreCall, timeout: float) -> bool:
         if not call.is_over:
             self._hub.wait(call.waiters, timeout)
         return call.is_over
 
-    def _send(self, call: _Call) -> None:
+    def _send(self, call: StoreCall) -> None:
         """Let a request arrive later; without a connection it is sent when there is one."""
         server, session = self._server, self.session
         if not self._is_connected or session is None:
@@ -362,7 +298,9 @@ class _Client:
     ) -> None:
         (self._replies if is_reply else self._requests).send(arrive, work)
 
-    def _finish(self, call: _Call, *, results: list[Result] | None = None, error: str = "") -> None:
+    def _finish(
+        self, call: StoreCall, *, results: list[Result] | None = None, error: str = ""
+    ) -> None:
         if not call.is_over:
             call.results, call.error = results, error
             self._hub.wake_all(call.waiters)
@@ -435,7 +373,7 @@ class _Client:
                 for _ in range(2):
                     server.network.carry(host, server.host, max(until - hub.now, 0.0))
                     if not server.is_running:
-                        raise StoreNotListeningError(f"the store at {ENDPOINT} is not listening")
+                        raise StoreNotListeningError(f"{ENDPOINT} is not listening")  # noqa: TRY301
                     server.network.carry(server.host, host, max(until - hub.now, 0.0))
             except UnreachableError:
                 raise RendezvousConnectionError(f"the store at {ENDPOINT} is silent") from None
@@ -449,7 +387,7 @@ class _Client:
             raise RendezvousConnectionError("the connection is closed")
         session = server.open_session(b"" if self.session is None else self.session.session_id)
         self.session = session
-        self._requests = _Direction(server, host, server.host)
-        self._replies = _Direction(server, server.host, host)
+        self._requests = LinkDirection(hub, server.network, host, server.host)
+        self._replies = LinkDirection(hub, server.network, server.host, host)
         session.deliver = self._deliver(session)
         self._is_connected = True
