@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +31,11 @@ def test_equal_seeds_have_equal_histories():
     assert first.returncode == 0, first.stderr
     assert "starts ranks" in first.stdout
     assert first.stdout == second.stdout
+
+
+def test_each_deliberate_bug_is_found_and_each_check_finds_one():
+    done = simulate("--bugs")
+    assert done.returncode == 0, f"find others with --bugs=search\n{done.stdout}{done.stderr}"
+    checks = set(re.findall(r"(\w+) \(\d+\)", done.stdout.splitlines()[-1]))
+    assert checks >= {"errors", "time", "ranks", "worlds", "rounds", "charges", "verdicts"}
+    assert checks >= {"causes", "codes", "losses", "successes", "events", "leftovers"}

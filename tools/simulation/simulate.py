@@ -2,6 +2,7 @@
 
     python tools/simulate --seeds=10000 [--first=SEED] [--store=job|tcp|etcd] [--cores=N]
     python tools/simulate --seeds=1 --first=SEED --history    # one run, in full
+    python tools/simulate --bugs=search --seeds=100    # which seed finds which deliberate bug
 
 The simulator is plaunch_testing.simulation, and needs greenlet.
 Exit code 1 if something was found; each finding has the command that repeats it.
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 STORES = ("job", "tcp", "etcd")
 CHUNK = 50  # seeds that an interpreter reports at once
@@ -32,6 +34,15 @@ def main() -> int:
     parser.add_argument("--hours", type=float, help="go on with further seeds for so long")
     parser.add_argument("--resume", metavar="FILE", help="keep in FILE which seed is next")
     parser.add_argument("--history", action="store_true", help="print the history of each run")
+    parser.add_argument(
+        "--bugs",
+        nargs="?",
+        const="known",
+        metavar="search",
+        choices=("known", "search"),
+        help="put the bugs of the tests' list into plaunch, one after the other, and run the seed "
+        "that finds it; `search` shows the first of all seeds that does",
+    )
     parser.add_argument("--shorten", action="store_true", help="with --history: shorten the script")
     parser.add_argument(
         "--part", nargs=2, type=int, metavar=("FIRST", "STEP"), help=argparse.SUPPRESS
@@ -45,6 +56,8 @@ def main() -> int:
         return run_part(args)
     if args.history:
         return show(args)
+    if args.bugs:
+        return find_bugs(args)
     return run_all(args)
 
 
@@ -86,6 +99,45 @@ def show(args: argparse.Namespace) -> int:
         has_found |= bool(report.findings)
         print(report.describe(), end="\n\n")
     return int(has_found)
+
+
+def find_bugs(args: argparse.Namespace) -> int:
+    """Put one bug after the other into plaunch, and run seeds until it is found."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    simulator, store = _create(args)
+    from helpers.simulated_bugs import BUGS
+
+    checks: Counter[str] = Counter()
+    missed = 0
+    for bug in BUGS:
+        is_known = args.bugs == "known"
+        seeds = [bug.seed] if is_known else range(args.first, args.first + args.seeds)
+        seed, findings = find_bug(simulator, bug, seeds, store)
+        checks.update({finding.partition(":")[0] for finding in findings})
+        missed += not findings
+        found = f"seed {seed}: " if findings else "NOT FOUND: "
+        print(f"{found}{bug.what}", *(f"    {each[:200]}" for each in findings), sep="\n")
+        sys.stdout.flush()
+    named = ", ".join(f"{name} ({count})" for name, count in sorted(checks.items()))
+    print(f"{len(BUGS) - missed} of {len(BUGS)} bugs found, by these checks: {named}")
+    return int(bool(missed))
+
+
+def find_bug(simulator, bug, seeds, store) -> tuple[int, list[str]]:
+    """Return the first of these seeds that finds a bug, and what it finds."""
+    with bug.planted():
+        for seed in seeds:
+            if findings := find_in(simulator, seed, store):
+                return seed, findings
+    return -1, []
+
+
+def find_in(simulator, seed, store) -> list[str]:
+    """Return what is wrong with a run; also if the simulator itself cannot go on."""
+    try:
+        return list(simulator.run_seed(seed, store).findings)
+    except Exception as error:  # noqa: BLE001 - a finding
+        return [f"simulator: {error!r}"]
 
 
 def run_all(args: argparse.Namespace) -> int:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from plaunch.errors import ExitCode
-
+from plaunch_testing.simulation import endings
 from plaunch_testing.simulation.script import FaultKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from plaunch_testing.simulation.node import SimulatedNode
     from plaunch_testing.simulation.training import TrainedRound
     from plaunch_testing.simulation.world import SimulatedWorld
 
-__all__ = ["find_faults"]
+__all__ = ["CHECKS", "find_faults"]
 
 # A node that is cut off stops its workers after `unreachable_timeout`, as docs/membership.md says;
 # then they may take their time.
@@ -27,30 +25,20 @@ _DISTURBING = (
     FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE, FaultKind.STORE_LOSS,
     FaultKind.STORE_SLOW, FaultKind.STORE_DOWN, FaultKind.CRASH,
 )  # fmt: skip
-# Codes of single nodes, which docs/errors.md excepts from the rule that all nodes end alike.
-_OWN_CODES = (ExitCode.UNKILLABLE_WORKER, ExitCode.NODE_EXCLUDED)
 
 
 def find_faults(world: SimulatedWorld) -> list[str]:
-    """Return what was wrong with a run that is over; one line each."""
-    return [
-        *world.training.findings,
-        *_find_errors(world),
-        *_find_endless(world),
-        *_find_worlds(world),
-        *_find_disagreements(world),
-        *_find_charges(world),
-        *_find_codes(world),
-        *_find_leaks(world),
-    ]
+    """Return what was wrong with a run that is over; one line each, after the name of its check."""
+    return [f"{name}: {found}" for name, find in CHECKS.items() for found in find(world)]
 
 
-def _find_errors(world: SimulatedWorld) -> Iterator[str]:
-    for task, error in world.hub.errors:
-        yield f"{task.name} has raised {error!r}"
+def _find_wrong_ranks(world: SimulatedWorld) -> Iterator[str]:
+    """The ranks of a round are not a permutation, or its members are in different worlds."""
+    return iter(world.training.findings)
 
 
 def _find_endless(world: SimulatedWorld) -> Iterator[str]:
+    """Not all nodes have ended some time after the last fault."""
     if world.is_over_in_time:
         return
     left = [
@@ -61,11 +49,10 @@ def _find_endless(world: SimulatedWorld) -> Iterator[str]:
     yield f"not over at {world.hub.now:.0f} s: {', '.join(left)}"
 
 
-def _find_worlds(world: SimulatedWorld) -> Iterator[str]:
+def _find_two_worlds(world: SimulatedWorld) -> Iterator[str]:
     """Two worlds train at a time, beyond what is documented."""
     complete = [one for one in world.training.rounds if one.completed_at is not None]
-    is_disturbed = any(one.fault.kind in _DISTURBING for one in world.happened)
-    bound = _OVERLAP_OF_LOST if is_disturbed else _OVERLAP
+    bound = _OVERLAP_OF_LOST if world.had_fault(*_DISTURBING) else _OVERLAP
     for earlier, later in itertools.pairwise(complete):
         for part, ended in earlier.ends.items():
             overlap = ended - (later.completed_at or 0.0)
@@ -90,53 +77,48 @@ def _find_disagreements(world: SimulatedWorld) -> Iterator[str]:
         highest[one.incarnation] = one
 
 
-def _find_charges(world: SimulatedWorld) -> Iterator[str]:
-    """A failure was charged twice, or the budget was exceeded."""
-    script = world.script
-    charged = sum(one.may_charge for one in world.happened) + world.training.hangs
-    highest = max((one.attempt for one in world.training.rounds), default=0)
-    if highest > charged:
-        yield f"attempt {highest} after {charged} faults that may be charged"
+def _find_wrong_charges(world: SimulatedWorld) -> Iterator[str]:
+    """A failure was charged twice, or not at all, or the budget was exceeded."""
+    script, rounds = world.script, world.training.rounds
+    for one in rounds:
+        charged = sum(each.may_charge and each.at <= one.began for each in world.happened)
+        charged += sum(at <= one.began for at in world.training.hangs)
+        if one.attempt > charged:
+            yield f"{one} began after {charged} faults that may be charged"
+            break
+    highest = max((one.attempt for one in rounds), default=0)
     budget = script.max_restarts + (script.node_restarts or 0)
     if highest > budget:
         yield f"attempt {highest} with a budget of {budget} restarts"
-
-
-def _find_codes(world: SimulatedWorld) -> Iterator[str]:
-    """Exit codes differ, or claim or deny a success."""
-    last = next((one for one in reversed(world.training.rounds) if one.completed_at), None)
-    is_success = last is not None and last.has_succeeded
-    codes: dict[int, list[SimulatedNode]] = {}
-    for node in world.nodes:
-        if node.exit_code is None:
-            continue
-        if node.exit_code == ExitCode.INTERNAL and not _is_of_worker(node):
-            yield f"{node.name} ends with 1: {node.error!r}"
-        codes.setdefault(node.exit_code, []).append(node)
-        if node.exit_code == 0 and not is_success and not node.has_waited_for_others:
-            yield f"{node.name} ends with 0, but the last round has not succeeded"
-    if world.is_disturbed or world.has_own_ends:
+    if world.had_fault(*_FREE):
         return
-    common = {code: nodes for code, nodes in codes.items() if code not in _OWN_CODES}
-    if len(common) > 1:
-        named = ", ".join(
-            f"{code} of {'/'.join(node.name for node in nodes)}" for code, nodes in common.items()
-        )
-        yield f"exit codes differ: {named}"
-    if is_success and common and set(common) != {0}:
-        yield f"the last round has succeeded, and the codes are {sorted(common)}"
+    for earlier, later in itertools.pairwise(rounds):
+        if earlier.incarnation == later.incarnation and earlier.attempt == later.attempt:
+            certain = [cause for cause in earlier.causes if cause.is_certain]
+            if certain:
+                yield f"{later} began after {certain[0]}, which was not charged"
 
 
-def _is_of_worker(node: SimulatedNode) -> bool:
-    return type(node.error).__name__ == "ChildFailedError"
+# Restarts for these are free, or take the place of one that is charged.
+_FREE = (
+    *_DISTURBING, FaultKind.KILL_AGENT, FaultKind.LEAVE, FaultKind.JOIN, FaultKind.SIGNAL,
+    FaultKind.RESTART_JOB, FaultKind.UNKILLABLE,
+)  # fmt: skip
 
 
-def _find_leaks(world: SimulatedWorld) -> Iterator[str]:
-    """Threads or descriptors of an agent are left after its end."""
-    for node in world.nodes:
-        if node.exit_code is None:
-            continue
-        if node.left_threads:
-            yield f"{node.name} has left the threads {', '.join(node.left_threads)}"
-        if node.left_descriptors:
-            yield f"{node.name} has left {node.left_descriptors} descriptors"
+# By their names, which findings begin with.
+CHECKS: Mapping[str, Callable[[SimulatedWorld], Iterator[str]]] = {
+    "errors": endings.find_unexpected_errors,
+    "time": _find_endless,
+    "ranks": _find_wrong_ranks,
+    "worlds": _find_two_worlds,
+    "rounds": _find_disagreements,
+    "charges": _find_wrong_charges,
+    "verdicts": endings.find_different_verdicts,
+    "causes": endings.find_wrong_causes,
+    "codes": endings.find_different_codes,
+    "losses": endings.find_wrong_losses,
+    "successes": endings.find_wrong_successes,
+    "events": endings.find_different_events,
+    "leftovers": endings.find_leftovers,
+}

@@ -41,15 +41,23 @@ class SimulatedHost:
         rate: how fast its monotonic clock runs; 1.0001 gains a second in three hours.
         offset: seconds by which its wall clock is wrong; may be changed.
         uptime: what its monotonic clock shows when the run begins, in seconds.
+        stop_time: seconds that its workers need to end after a stop signal.
     """
 
     def __init__(
-        self, name: str, *, rate: float = 1.0, offset: float = 0.0, uptime: float = 0.0
+        self,
+        name: str,
+        *,
+        rate: float = 1.0,
+        offset: float = 0.0,
+        uptime: float = 0.0,
+        stop_time: float = 0.2,
     ) -> None:
         self.name = name
         self.rate = rate
         self.offset = offset
         self.uptime = uptime
+        self.stop_time = stop_time
         self.is_up = True
 
 

@@ -60,6 +60,11 @@ class JobStoreServer(SimulatedStore):
         """Return the keys that have a value."""
         return sorted(self.table._values)
 
+    def connections_of(self, process: SimulatedProcess) -> int:
+        """How many connections a process has not closed."""
+        client = self._clients.get(process)
+        return int(client is not None and not client.is_broken)
+
     def crash(self) -> None:
         """End the server's process."""
         self.is_running = False
@@ -145,6 +150,7 @@ class _Connector:
         self._server = server
         self._process = process
         self._client: _SessionClient | None = None
+        self._is_closed = False
         self._opener: SimulatedTask | None = None
         self._waiters: dict[SimulatedTask, None] = {}
 
@@ -162,6 +168,8 @@ class _Connector:
             finally:
                 self._opener = None
                 hub.wake_all(self._waiters)
+            if self._is_closed:
+                client.close()
         return JobStore(client)  # type: ignore[arg-type]  # it has what a store uses
 
     def has_lost_data(self) -> bool:
@@ -170,6 +178,7 @@ class _Connector:
 
     def close(self) -> None:
         """Say goodbye."""
+        self._is_closed = True
         if self._client is not None:
             self._client.close()
 

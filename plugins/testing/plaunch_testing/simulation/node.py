@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.agent import notifications
 from plaunch.agent.agent import SimpleElasticAgent
 from plaunch.agent.components import AgentServices
 from plaunch.agent.rounds import release_rendezvous, shut_down
+from plaunch.agent.states import Outcome
 from plaunch.agent.worker import WorkerSpec
 from plaunch.errors import ExitCode, PlaunchError, SignalException, UnkillableWorkerError
 from plaunch.plugin.context import PluginContext
+from plaunch.rendezvous import ChangeKind
 from plaunch.rendezvous.backend import JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_restarts.policies import StandardRestartPolicy
@@ -21,8 +24,11 @@ from plaunch_testing.simulation.workers import SimulatedWorkers, WorkerTraits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.notifier import Notifier
-    from plaunch.agent.worker import RunResult, WorkerGroup
+    from plaunch.agent.states import State
+    from plaunch.agent.worker import GroupInfo, RunResult, WorkerGroup
+    from plaunch.rendezvous.job import Verdict
 
     from plaunch_testing.simulation.hub import SimulatedHost, SimulatedProcess
     from plaunch_testing.simulation.modules import SimulatedSystem
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
 # store that is gone end one after the other.
 _AFTER_END = 30.0
 
-__all__ = ["JobOptions", "SimulatedNode"]
+__all__ = ["JobOptions", "NodeEvent", "SimulatedNode"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,22 @@ class JobOptions:
     exit_barrier_timeout: float = 60.0
 
 
+class NodeEvent(NamedTuple):
+    """What an agent has told its listeners.
+
+    Args:
+        name: of the notification's class.
+        incarnation: of the job in the store.
+        group: the worker group at that time.
+        told: what it says beyond that, if it is checked.
+    """
+
+    name: str
+    incarnation: str
+    group: GroupInfo
+    told: str
+
+
 class _Agent(SimpleElasticAgent):
     """An agent whose workers are simulated."""
 
@@ -68,10 +90,12 @@ class _Agent(SimpleElasticAgent):
         self,
         spec: WorkerSpec,
         options: JobOptions,
+        notify: Notify,
         create_workers: Callable[[_Agent, WorkerGroup], SimulatedWorkers],
     ) -> None:
         self._create = create_workers
-        super().__init__(spec, options.exit_barrier_timeout, services=AgentServices())
+        services = AgentServices(notify=notify)
+        super().__init__(spec, options.exit_barrier_timeout, services=services)
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> SimulatedWorkers:  # type: ignore[override]
         return self._create(self, group)
@@ -81,6 +105,11 @@ class _Agent(SimpleElasticAgent):
         state, handler = self._status.state, self._worker_group.spec.rdzv_handler
         assert isinstance(handler, DynamicRendezvousHandler)
         return handler.membership.keys.incarnation, state.round, state.attempt
+
+    @property
+    def state(self) -> State:
+        """Its state."""
+        return self._status.state
 
     def describe_phase(self) -> str:
         """The phase, for findings."""
@@ -117,6 +146,11 @@ class SimulatedNode:
         left_threads: the names of threads that were left when it ended.
         left_descriptors: the number of descriptors that were left.
         has_waited_for_others: whether it has succeeded, and the wait for other nodes has timed out.
+        ends_by_itself: whether it was told to stop or to leave, and the others were not.
+        verdict: how the job has ended, as far as it knows.
+        last_round: the incarnation of the job, and the number of the round, that it knew last.
+        events: its notifications, in order.
+        left_connections: the number of connections to the store that were left when it ended.
     """
 
     def __init__(
@@ -129,7 +163,7 @@ class SimulatedNode:
         note: Callable[[SimulatedNode, str], None],
     ) -> None:
         self.process = process
-        self.traits = WorkerTraits()
+        self.traits = WorkerTraits(process.host.stop_time)
         self.exit_code: int | None = None
         self.error: BaseException | None = None
         self.agent: _Agent | None = None
@@ -139,6 +173,12 @@ class SimulatedNode:
         self.left_threads: list[str] = []
         self.left_descriptors = 0
         self.has_waited_for_others = False
+        self.ends_by_itself = False
+        self.verdict: Verdict | None = None
+        self.last_round: tuple[str, int] | None = None
+        self.events: list[NodeEvent] = []
+        self.left_connections = 0
+        self.started_at = system.hub.now
         self._system = system
         self._options = options
         self._server = server
@@ -150,6 +190,12 @@ class SimulatedNode:
     def name(self) -> str:
         """The host and the process."""
         return f"{self.process.host.name}.{self.process.pid}"
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the agent has ended with."""
+        then = None if self.agent is None else self.agent.state.then
+        return then if isinstance(then, Outcome) else None
 
     @property
     def host(self) -> SimulatedHost:
@@ -185,6 +231,7 @@ class SimulatedNode:
         hub.sleep(_AFTER_END)  # threads that were notified end
         self.left_threads = [task.name for task in hub.live_tasks(process)[1:]]
         own = 0 if self.workers is None else 2
+        self.left_connections = self._server.connections_of(process)
         self.left_descriptors = len(self._system.descriptors.open_in(process)) - own
         process.is_alive = False
         self._server.end_process(self.process)
@@ -222,9 +269,8 @@ class SimulatedNode:
             worker_store="rank0",
         )
         leaves = False
-        agent: _Agent | None = None
         try:
-            agent = self.agent = _Agent(spec, options, self._create_workers)
+            agent = self.agent = _Agent(spec, options, self._note_event, self._create_workers)
             try:
                 self.result = result = agent.run()
                 is_over = agent.has_ended_job or agent.snapshot().verdict is not None
@@ -235,11 +281,27 @@ class SimulatedNode:
                 leaves = not agent.has_ended_job
                 raise
         finally:
+            self.verdict = handler.verdict
+            membership = handler.membership
+            if membership.state is not None:
+                self.last_round = membership.keys.incarnation, membership.state.round
             release_rendezvous(
                 handler.leave
                 if leaves
                 else functools.partial(shut_down, handler, AgentServices().signal_policy)
             )
+
+    def _note_event(self, event: Notification) -> None:
+        agent, told = self.agent, ""
+        if isinstance(event, notifications.AfterRendezvous):
+            told = f"{event.reason}; {event.decision}"
+        elif isinstance(event, notifications.MembershipChanged):
+            if event.change.kind is ChangeKind.LOST:
+                told = f"{event.change.node}: {event.change.reason}"
+        elif isinstance(event, notifications.AgentFinished):
+            told = event.outcome
+        incarnation = "" if agent is None else agent.describe_round()[0]
+        self.events.append(NodeEvent(type(event).__name__, incarnation, event.group, told))
 
     def _create_workers(self, agent: _Agent, group: WorkerGroup) -> SimulatedWorkers:
         self.workers = SimulatedWorkers(

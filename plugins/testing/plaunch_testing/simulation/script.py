@@ -97,6 +97,7 @@ class Script:
         starts: when each node starts, in seconds.
         offsets: by how much the wall clock of each host is wrong, in seconds.
         faults: sorted by time.
+        stop_times: seconds that the workers of each host need to end after a stop signal.
     """
 
     seed: int
@@ -114,6 +115,7 @@ class Script:
     starts: tuple[float, ...] = (0.0, 0.0, 0.0)
     offsets: tuple[float, ...] = (0.0, 0.0, 0.0)
     faults: tuple[InjectedFault, ...] = ()
+    stop_times: tuple[float, ...] = (0.2, 0.2, 0.2)
 
     def describe(self) -> str:
         """Describe it on a few lines."""
@@ -124,7 +126,9 @@ class Script:
             + (f", node:{self.node_restarts}" if self.node_restarts is not None else "")
             + (f", excluded after {self.exclude_after}" if self.exclude_after else ""),
             f"a round trains {self.duration:.1f} s; peers of a lost rank "
-            f"{'fail' if self.peers_fail else 'hang'}; latency {self.latency * 1000:.1f} ms",
+            f"{'fail' if self.peers_fail else 'hang'}; workers stop in "
+            f"{', '.join(f'{seconds:g}' for seconds in self.stop_times)} s; "
+            f"latency {self.latency * 1000:.1f} ms",
         ]
         return "\n".join([*lines, *(fault.describe() for fault in self.faults)])
 
@@ -187,7 +191,12 @@ def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> 
     min_nodes = choices.choice((nodes, nodes - 1, max(nodes - 2, 1)))
     duration = choices.uniform(2.0, 10.0)
     end = duration + 6.0
-    faults = [_make_fault(choices, nodes, end) for _ in range(choices.randint(1, 6))]
+    faults: list[InjectedFault] = []
+    for _ in range(choices.randint(1, 6)):
+        # Faults come together more often than by chance.
+        follows = bool(faults) and choices.choice((True, False, False))
+        begin = faults[-1].at if follows else 0.0
+        faults.append(_make_fault(choices, nodes, begin, begin + 1.0 if follows else end))
     return Script(
         seed=seed,
         store=store or choices.choice(tuple(StoreKind)),
@@ -204,10 +213,11 @@ def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> 
         starts=tuple(choices.uniform(0.0, 2.0) for _ in range(nodes)),
         offsets=tuple(choices.choice((0.0, 0.0, -300.0, 40.0)) for _ in range(nodes)),
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        stop_times=tuple(choices.choice((0.2, 0.2, 3.0, 8.0)) for _ in range(nodes)),
     )
 
 
-def _make_fault(choices: Choices, nodes: int, end: float) -> InjectedFault:
+def _make_fault(choices: Choices, nodes: int, begin: float, end: float) -> InjectedFault:
     kind = choices.choice(_KINDS)
     value = 0
     if kind is FaultKind.FAIL:
@@ -219,7 +229,7 @@ def _make_fault(choices: Choices, nodes: int, end: float) -> InjectedFault:
     elif kind is FaultKind.STORE_LOSS:
         value = choices.choice((1, 5, 20))
     return InjectedFault(
-        at=choices.uniform(0.0, end),
+        at=choices.uniform(begin, end),
         kind=kind,
         node=choices.randint(0, nodes - 1),
         lasts=choices.uniform(*choices.choice(_LASTS)),

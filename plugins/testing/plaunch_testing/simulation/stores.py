@@ -64,6 +64,10 @@ class SimulatedStore(abc.ABC):
         """Return the keys that have a value."""
 
     @abc.abstractmethod
+    def connections_of(self, process: SimulatedProcess) -> int:
+        """How many connections a process has not closed."""
+
+    @abc.abstractmethod
     def crash(self) -> None:
         """End the server's process; its host stays up, and refuses connections."""
 
@@ -86,11 +90,15 @@ class KeyServer(SimulatedStore):
         self.values: dict[str, bytes] = {}
         self.generation = 0  # of its process; connections to an earlier one are broken
         self.waiting: dict[str, dict[SimulatedTask, None]] = {}
-        self.connections: dict[_KeyConnection, None] = {}
+        self.connections: dict[SimulatedProcess, list[_KeyConnection]] = {}
 
     def keys(self) -> Sequence[str]:
         """Return the keys that have a value."""
         return sorted(self.values)
+
+    def connections_of(self, process: SimulatedProcess) -> int:
+        """How many connections a process has not closed."""
+        return sum(not one.is_closed for one in self.connections.get(process, ()))
 
     def crash(self) -> None:
         """End the server's process."""
@@ -129,6 +137,12 @@ class _KeyConnection(RendezvousStore):
         self._is_broken = False
         self._caller: SimulatedTask | None = None  # the task inside an operation
         self._exchange(lambda: None, timeout=CONNECT_TIMEOUT)
+        server.connections.setdefault(process, []).append(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the process has closed it."""
+        return self._is_closed
 
     # --- operations -------------------------------------------------------------------------------
 

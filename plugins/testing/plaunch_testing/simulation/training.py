@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
     from plaunch_testing.simulation.hub import Hub, SimulatedHost
 
-__all__ = ["RoundPart", "TrainedRound", "Training"]
+__all__ = ["InjectedCause", "RoundPart", "TrainedRound", "Training"]
 
 # Seconds after the loss of a rank in which its peers fail, if they do.
 _PEERS_NOTICE = 1.0
@@ -33,6 +34,10 @@ class RoundPart(Protocol):
     is_running: bool
     trained: TrainedRound | None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether they are being stopped."""
+
     def lose_peer(self, trained: TrainedRound) -> None:
         """Their peers of a round are gone, and they notice."""
 
@@ -43,31 +48,72 @@ class RoundPart(Protocol):
         """All of them have finished a round."""
 
 
+@dataclass(frozen=True)
+class InjectedCause:
+    """Something that can end the attempt of a round by itself.
+
+    Args:
+        at: virtual seconds.
+        timestamp: the same on the wall clock of its host, which the nodes compare.
+        host: where it has happened.
+        rank: of the worker.
+        exitcode: of the worker.
+        is_certain: whether its node must report it: its workers were not being stopped.
+    """
+
+    at: float
+    timestamp: float
+    host: str
+    rank: int | None
+    exitcode: int
+    is_certain: bool
+
+    def is_before(self, other: InjectedCause) -> bool:
+        """Whether it came first, whatever the clocks of the hosts show."""
+        return self.at < other.at and self.timestamp < other.timestamp
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host} with {self.exitcode} at {self.at:.3f} s"
+
+
 class TrainedRound:
     """The workers of one round on all nodes, as they really are.
 
     Args:
-        incarnation: of the job in the store.
-        number: of the round.
-        attempt: of the job.
+        key: the incarnation of the job in the store, the number of the round, and the attempt.
         world_size: the number of ranks.
+        master: the address and the port of the workers' store.
         began: when the first of them started.
     """
 
     def __init__(
-        self, incarnation: str, number: int, attempt: int, world_size: int, began: float
+        self,
+        key: tuple[str, int, int],
+        world_size: int,
+        master: tuple[str | None, int | None],
+        began: float,
     ) -> None:
-        self.incarnation = incarnation
-        self.number = number
-        self.attempt = attempt
+        self.incarnation, self.number, self.attempt = key
         self.world_size = world_size
+        self.master = master
         self.began = began
         self.parts: list[RoundPart] = []
         self.ranks: dict[int, RoundPart] = {}
         self.ends: dict[RoundPart, float] = {}  # when the workers of a node were gone
+        self.causes: list[InjectedCause] = []
         self.completed_at: float | None = None  # when all ranks had started
-        self.is_broken = False
-        self.has_succeeded = False
+        self.broken_at: float | None = None  # when a rank was lost
+        self.succeeded: list[RoundPart] = []  # those all of whose workers have
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether all workers of all nodes have."""
+        return self.completed_at is not None and len(self.succeeded) == len(self.parts)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a rank is lost."""
+        return self.broken_at is not None
 
     def __str__(self) -> str:
         return f"round {self.number} (attempt {self.attempt}) of job {self.incarnation[:4]}"
@@ -88,7 +134,7 @@ class Training:
     def __init__(self, hub: Hub, duration: float, *, peers_fail: bool) -> None:
         self.rounds: list[TrainedRound] = []
         self.findings: list[str] = []
-        self.hangs = 0  # that were reported because peers wait for a lost rank
+        self.hangs: list[float] = []  # when hangs were reported because peers wait for a lost rank
         self._hub = hub
         self._duration = duration
         self._peers_fail = peers_fail
@@ -97,10 +143,11 @@ class Training:
     def start(self, part: RoundPart, key: tuple[str, int, int]) -> TrainedRound:
         """Workers of a node have started in a round."""
         world_size = part.group.workers[0].world_size
-        incarnation, number, attempt = key
+        number = key[1]
         trained = self._current.get(key)
         if trained is None:
-            trained = TrainedRound(incarnation, number, attempt, world_size, self._hub.now)
+            master = part.group.master_addr, part.group.master_port
+            trained = TrainedRound(key, world_size, master, self._hub.now)
             self._current[key] = trained
             self.rounds.append(trained)
         trained.parts.append(part)
@@ -111,6 +158,10 @@ class Training:
                 self.findings.append(
                     f"round {number}: {part.host.name} has a world of {worker.world_size}, others "
                     f"one of {trained.world_size}"
+                )
+            if (part.group.master_addr, part.group.master_port) != trained.master:
+                self.findings.append(
+                    f"round {number}: {part.host.name} has another address of rank 0 than others"
                 )
             if other is not None and other.is_running:
                 self.findings.append(
@@ -129,7 +180,7 @@ class Training:
         trained = part.trained
         if trained is None or trained.is_broken:
             return
-        trained.is_broken = True
+        trained.broken_at = self._hub.now
         if self._peers_fail:
             for other in trained.parts:
                 if other is not part:
@@ -141,13 +192,14 @@ class Training:
         """Report a hang, as an extension would: on one node, while its workers run."""
         for part in trained.parts:
             if part.report_hang(trained):
-                self.hangs += 1
+                self.hangs.append(self._hub.now)
                 return
 
     def _complete(self, trained: TrainedRound) -> None:
         if trained.is_broken or not all(part.is_running for part in trained.parts):
             return
-        trained.has_succeeded = True
+        if any(part.is_stopping for part in trained.parts):
+            return
         for part in trained.parts:
             # Ranks end within moments of each other.
             self._hub.call_later(self._hub.random.uniform(0.0, 0.3), partial(part.succeed, trained))

@@ -14,6 +14,7 @@ from plaunch.process.failure import ProcessFailure
 from plaunch.process.watches import HeldProcesses
 
 from plaunch_testing.simulation.hub import EPOCH
+from plaunch_testing.simulation.training import InjectedCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -104,9 +105,23 @@ class SimulatedRanks:
             return False
         self._failures[rank] = self._failure(local_rank, exitcode, _NO_CONSEQUENCE)
         self._note(f"rank {rank} ends with {exitcode}")
+        self._note_cause(self._failures[rank])
         self._training.lose(self)
         self._wake()
         return True
+
+    def _note_cause(self, failure: ProcessFailure) -> None:
+        if self.trained is not None:
+            self.trained.causes.append(
+                InjectedCause(
+                    self._hub.now,
+                    failure.began,
+                    self.host.name,
+                    failure.global_rank,
+                    failure.exitcode,
+                    self._stop is None,
+                )
+            )
 
     def end_early(self, local_rank: int) -> bool:
         """A worker ends with 0 while its peers train; they will miss it."""
@@ -139,6 +154,11 @@ class SimulatedRanks:
         self._note("the workers have lost their peers")
         self._wake()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether they are being stopped."""
+        return self._stop is not None
+
     def pids(self) -> dict[int, int]:
         """Made-up ids of the running workers."""
         return (
@@ -169,6 +189,7 @@ class SimulatedRanks:
             return
         for worker in self.group.workers:
             self._ended.setdefault(worker.global_rank, EPOCH + self._hub.now + self.host.offset)
+        trained.succeeded.append(self)
         self._note("the workers have succeeded")
         self._wake()
 
@@ -323,6 +344,7 @@ class SimulatedWorkers(SimulatedRanks):
             self._failures[hang.rank] = self._failure(
                 ranks[hang.rank], int(ExitCode.HANG), _NO_CONSEQUENCE
             )
+            self._note_cause(self._failures[hang.rank])
             self._wake()
 
     def wait_for_guests(self, timeout: float) -> None:

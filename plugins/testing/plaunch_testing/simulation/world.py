@@ -37,18 +37,6 @@ _CHARGED = (
     FaultKind.FAIL, FaultKind.KILLED, FaultKind.EARLY, FaultKind.HANG, FaultKind.RESTART_JOB,
     *_LOSING,
 )  # fmt: skip
-# After these, nodes need not end alike.
-_DISTURBING = (
-    FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE, FaultKind.STORE_SLOW,
-    FaultKind.STORE_LOSS, FaultKind.STORE_DOWN,
-)  # fmt: skip
-_OWN_ENDS = (
-    FaultKind.SIGNAL,
-    FaultKind.LEAVE,
-    FaultKind.JOIN,
-    FaultKind.KILL_AGENT,
-    FaultKind.CRASH,
-)
 # Virtual seconds in which all must have ended after the last fault: a round forms within
 # `join_timeout`, may be left alone for `unreachable_timeout`, and the job has some attempts.
 END_BOUND = 600.0
@@ -66,12 +54,14 @@ class HistoryLine(NamedTuple):
 
 
 @dataclass
-class _HappenedFault:
+class HappenedFault:
     """A fault, and the node that it has hit."""
 
     fault: InjectedFault
     node: SimulatedNode | None
     had_effect: bool
+    at: float
+    host: SimulatedHost
 
     @property
     def may_charge(self) -> bool:
@@ -105,7 +95,7 @@ class SimulatedWorld:
     script: Script
     history: list[HistoryLine] = field(default_factory=list)
     nodes: list[SimulatedNode] = field(default_factory=list)
-    happened: list[_HappenedFault] = field(default_factory=list)
+    happened: list[HappenedFault] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         script, hub = self.script, self.system.hub
@@ -128,6 +118,7 @@ class SimulatedWorld:
                 rate=1.0 + hub.random.uniform(-1e-4, 1e-4),
                 offset=script.offsets[index],
                 uptime=hub.random.uniform(100.0, 1e6),
+                stop_time=script.stop_times[index],
             )
             for index in range(script.nodes)
         ]
@@ -145,15 +136,9 @@ class SimulatedWorld:
         )
         self.is_over_in_time = False
 
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether a node may not have reached the store for a while."""
-        return any(one.fault.kind in _DISTURBING for one in self.happened if one.had_effect)
-
-    @property
-    def has_own_ends(self) -> bool:
-        """Whether a node may have ended by itself, or have begun after the others."""
-        return any(one.fault.kind in _OWN_ENDS for one in self.happened if one.had_effect)
+    def had_fault(self, *kinds: FaultKind) -> bool:
+        """Whether a fault of one of these kinds has had an effect."""
+        return any(one.had_effect and one.fault.kind in kinds for one in self.happened)
 
     def run(self) -> None:
         """Run the script until all nodes have ended, and all faults are over."""
@@ -206,7 +191,7 @@ class SimulatedWorld:
         host = self.hosts[fault.node]
         node = self._last_nodes.get(host)
         what = self._hit(fault, host, node)
-        self.happened.append(_HappenedFault(fault, node, bool(what)))
+        self.happened.append(HappenedFault(fault, node, bool(what), self.hub.now, host))
         self.note("FAULT", f"{fault.kind.value}: {what or 'no effect'}")
         if what:
             self._undo(fault, host, node)
@@ -228,7 +213,7 @@ class SimulatedWorld:
             self.server.crash()
             return "the store"
         if kind is FaultKind.JOIN:
-            if node is not None and not node.is_over:
+            if not host.is_up or (node is not None and not node.is_over):
                 return ""
             return self._start(host).name
         if kind is FaultKind.CLOCK:
@@ -262,6 +247,7 @@ class SimulatedWorld:
             self.hub.stop(node.process)
             return node.name
         if kind is FaultKind.SIGNAL:
+            node.ends_by_itself = True
             self.system.deliver(node.process, signal.SIGTERM)
             return node.name
         if workers is None or agent is None:
@@ -288,6 +274,7 @@ class SimulatedWorld:
             FaultKind.RESTART_JOB: RequestKind.RESTART,
             FaultKind.LEAVE: RequestKind.LEAVE,
         }
+        node.ends_by_itself |= kind is FaultKind.LEAVE
         agent.request(requests[kind], "simulated", "the operator")
         return node.name
 
@@ -321,5 +308,5 @@ class SimulatedWorld:
             self.network.wake()
         if is_lost and fault.returns:
             latest = self._last_nodes[host]
-            if latest.is_over:
+            if latest.is_over and host.is_up:
                 self._start(host)
