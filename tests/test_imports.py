@@ -53,6 +53,7 @@ MORE = {
         *("plaunch.testing", "plaunch_membership.testing"),
         # The simulator creates what a launch creates, with other workers and another network.
         *(f"plaunch.agent.{name}" for name in ("agent", "components", "notifier", "rounds")),
+        *("plaunch.agent.notifications", "plaunch.rendezvous.job"),
         *("plaunch.agent.extensions", "plaunch.agent.states", "plaunch.agent.worker"),
         *("plaunch.plugin.context", "plaunch.rendezvous.backend", "plaunch_restarts.policies"),
         "plaunch_membership.shared",

@@ -260,12 +260,6 @@ BUGS = (
         returns(False),
     ),
     PlantedBug(
-        0,
-        "a departure is not noticed",
-        "plaunch_membership.shared:PeerStatus.note_departure",
-        returns(None),
-    ),
-    PlantedBug(
         1,
         "nobody takes over from a leader",
         "plaunch_membership.heartbeat:HeartbeatMonitor.take_lead",
@@ -333,7 +327,7 @@ BUGS = (
             lambda machine, states, state, event: machine._finish(state, states.Outcome.CLOSED),
         ),
     ),
-    PlantedBug(0, "a hang is forgotten", "plaunch.agent.extensions:Requests.put", without_hangs),
+    PlantedBug(366, "a hang is forgotten", "plaunch.agent.extensions:Requests.put", without_hangs),
     PlantedBug(
         3,
         "workers are not stopped before the next round",

@@ -225,9 +225,8 @@ def find_wrong_losses(world: SimulatedWorld) -> Iterator[str]:
     }
     for node in world.nodes:
         for event in node.events:
-            lost, _, reason = event.told.partition(": ")
-            if event.name == "MembershipChanged" and lost not in ("", *hit, node.host.name):
-                yield f"{node.name} has lost {lost}: {reason}"
+            if event.lost and event.lost not in (*hit, node.host.name):
+                yield f"{node.name} has lost {event.lost}: {event.told}"
 
 
 def find_leftovers(world: SimulatedWorld) -> Iterator[str]:

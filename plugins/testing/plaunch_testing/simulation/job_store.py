@@ -32,10 +32,7 @@ __all__ = ["JobStoreServer"]
 
 
 class JobStoreServer(SimulatedStore):
-    """plaunch's own server: it notices lost clients, and carries nothing out twice.
-
-    A server that starts again has lost its data, and says so.
-    """
+    """plaunch's own server; one that starts again has lost its data, and says so."""
 
     def __init__(self, hub: Hub, network: SimulatedNetwork, host: SimulatedHost) -> None:
         super().__init__(hub, network, host)
@@ -62,8 +59,7 @@ class JobStoreServer(SimulatedStore):
 
     def connections_of(self, process: SimulatedProcess) -> int:
         """How many connections a process has not closed."""
-        client = self._clients.get(process)
-        return int(client is not None and not client.is_broken)
+        return int(process in self._clients and not self._clients[process].is_broken)
 
     def crash(self) -> None:
         """End the server's process."""

@@ -75,12 +75,14 @@ class NodeEvent(NamedTuple):
         incarnation: of the job in the store.
         group: the worker group at that time.
         told: what it says beyond that, if it is checked.
+        lost: the node that was lost, if one was.
     """
 
     name: str
     incarnation: str
     group: GroupInfo
     told: str
+    lost: str
 
 
 class _Agent(SimpleElasticAgent):
@@ -292,16 +294,16 @@ class SimulatedNode:
             )
 
     def _note_event(self, event: Notification) -> None:
-        agent, told = self.agent, ""
+        agent, told, lost = self.agent, "", ""
         if isinstance(event, notifications.AfterRendezvous):
             told = f"{event.reason}; {event.decision}"
         elif isinstance(event, notifications.MembershipChanged):
             if event.change.kind is ChangeKind.LOST:
-                told = f"{event.change.node}: {event.change.reason}"
+                lost, told = event.change.node, event.change.reason
         elif isinstance(event, notifications.AgentFinished):
             told = event.outcome
         incarnation = "" if agent is None else agent.describe_round()[0]
-        self.events.append(NodeEvent(type(event).__name__, incarnation, event.group, told))
+        self.events.append(NodeEvent(type(event).__name__, incarnation, event.group, told, lost))
 
     def _create_workers(self, agent: _Agent, group: WorkerGroup) -> SimulatedWorkers:
         self.workers = SimulatedWorkers(
