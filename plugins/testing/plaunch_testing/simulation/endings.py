@@ -67,6 +67,8 @@ def find_different_codes(world: SimulatedWorld) -> Iterator[str]:
         code = node.exit_code
         if code is None or code in _OWN_CODES or node.ends_by_itself or node.has_waited_for_others:
             continue
+        if _keeps_success(node):
+            continue
         if node.host in links or (code == ExitCode.RENDEZVOUS_CLOSED and is_late(world, node)):
             continue
         incarnation = node.last_round[0] if node.last_round else ""
@@ -75,6 +77,12 @@ def find_different_codes(world: SimulatedWorld) -> Iterator[str]:
         if len(by_code) > 1:
             named = ", ".join(f"{code} of {'/'.join(names)}" for code, names in by_code.items())
             yield f"exit codes differ: {named}"
+
+
+def _keeps_success(node: SimulatedNode) -> bool:
+    """Whether its workers had succeeded when its end was requested: it does not wait for others."""
+    has_succeeded = node.workers is not None and node.workers.succeeded_at is not None
+    return has_succeeded and node.agent is not None and node.agent.is_asked_to_end()
 
 
 def is_late(world: SimulatedWorld, node: SimulatedNode) -> bool:
@@ -92,7 +100,7 @@ def find_wrong_successes(world: SimulatedWorld) -> Iterator[str]:
     for node in world.nodes:
         if node.exit_code != 0 or node.has_waited_for_others:
             continue
-        if not is_success:
+        if not is_success and not _keeps_success(node):
             yield f"{node.name} ends with 0, but the last round has not succeeded"
         has_succeeded = node.workers is not None and node.workers.succeeded_at is not None
         if not has_succeeded and node.outcome is not Outcome.LEFT:
