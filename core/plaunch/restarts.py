@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import deque
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ from plaunch.numbers import digits, quote
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from plaunch.process import ProcessFailure
 
@@ -157,6 +158,51 @@ class Decided(Value):
     failure: Failure
     decision: Decision
 
+    def without_workers(self) -> Decided:
+        """The same with the first failure only, which takes little memory."""
+        return replace(self, failure=replace(self.failure, failures={}))
+
+
+MAX_DECISIONS = 1000  # that a policy receives; a service may fail for years
+_MAX_WORKERS = 10_000  # whose failures are kept with the decisions; each takes about a kilobyte
+
+
+class DecisionHistory:
+    """The latest decisions about failures, oldest first.
+
+    Of older decisions only the first failure is known, so that the memory of a large job does not
+    grow with each restart.
+
+    Args:
+        decisions: those known from the start.
+        max_decisions: how many are kept.
+        max_workers: of how many workers the failures are kept.
+    """
+
+    def __init__(
+        self,
+        decisions: Iterable[Decided] = (),
+        *,
+        max_decisions: int = MAX_DECISIONS,
+        max_workers: int = _MAX_WORKERS,
+    ) -> None:
+        self._decisions: deque[Decided] = deque(decisions, max_decisions)
+        self._max_workers = max_workers
+
+    def append(self, decided: Decided) -> None:
+        """Add the latest decision."""
+        self._decisions.append(decided)
+        workers = 0
+        for index in range(len(self._decisions) - 1, -1, -1):
+            count = len(self._decisions[index].failure.failures)
+            workers += count
+            if count and workers > self._max_workers:
+                self._decisions[index] = self._decisions[index].without_workers()
+
+    def latest(self) -> tuple[Decided, ...]:
+        """All that are kept."""
+        return tuple(self._decisions)
+
 
 @runtime_checkable
 class RestartPolicy(Protocol):
@@ -170,7 +216,11 @@ class RestartPolicy(Protocol):
     """
 
     def decide(self, failure: Failure, history: Sequence[Decided]) -> Decision:
-        """What follows `failure`; `history` has all earlier failures that are known, in order."""
+        """What follows `failure`; `history` has all earlier failures that are known, in order.
+
+        Their `failures` are known for the latest ones, of 10,000 workers together, and only on the
+        node that has decided about them.
+        """
 
 
 # --- budgets --------------------------------------------------------------------------------------

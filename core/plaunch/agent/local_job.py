@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch import parts
@@ -27,11 +26,9 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerSpec
     from plaunch.process.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousInfo, Store
-    from plaunch.restarts import Decided, Decision, RestartPolicy
+    from plaunch.restarts import Decision, DecisionHistory, RestartPolicy
 
 logger = logging.getLogger("plaunch")
-
-_MOST_KNOWN = 1000  # failures; a service may fail for years
 
 
 class LocalJob:
@@ -78,7 +75,7 @@ class LocalJob:
         self._verdict: Verdict | None = None
         self._has_left = False
         self._has_succeeded = False  # own workers have, and those of other nodes are awaited
-        self._history: deque[Decided] = deque(maxlen=_MOST_KNOWN)
+        self._history: DecisionHistory | None = None  # once a worker has failed
         self._formed_at = -math.inf  # on the monotonic clock
         self._world_size = 1  # nodes in the last round
         self._succeeded: Mapping[int, float] = {}
@@ -245,7 +242,7 @@ class LocalJob:
         workers = {rank: failure for rank, failure in failures.items() if rank >= 0}
         if self._policy is None or not workers:
             return None
-        from plaunch.restarts import Decided, failure_of  # failures only
+        from plaunch.restarts import Decided, DecisionHistory, failure_of  # failures only
 
         failure = failure_of(
             failures,
@@ -253,7 +250,9 @@ class LocalJob:
             started=self._clock() - self._formed_at,
             attempt=self.attempt,
         )
-        decision: Decision | None = self._policy.decide(failure, tuple(self._history))
+        if self._history is None:
+            self._history = DecisionHistory()
+        decision: Decision | None = self._policy.decide(failure, self._history.latest())
         if decision is not None:
             decision = decision.among((failure.host,))
             self._history.append(Decided(failure, decision))

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import signal
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
 from plaunch.errors import ExitCode
 from plaunch.restarts import (
+    MAX_DECISIONS,
     Cause,
     Decided,
     Decision,
+    DecisionHistory,
     Failure,
     RestartAction,
     failure_of,
@@ -67,12 +68,12 @@ class RestartDecisions:
             of as many rounds.
     """
 
-    def __init__(self, membership: Membership, max_history: int = 1000) -> None:
+    def __init__(self, membership: Membership, max_history: int = MAX_DECISIONS) -> None:
         self._membership = membership
         self._keys = membership.keys
         self._max_history = max_history
         self._memory = membership.memory
-        self._history: deque[Decided] = deque(self._memory.health_decisions, maxlen=max_history)
+        self._history = DecisionHistory(self._memory.health_decisions, max_decisions=max_history)
         self._known = 0  # the last round whose record has been read or written
 
     def decide(
@@ -106,7 +107,7 @@ class RestartDecisions:
                 now.missing_nodes(min_nodes, state.excluded) if cause is Cause.NODE else 0
             ),
         )
-        decision: Decision | None = policy.decide(failure, tuple(self._history))
+        decision: Decision | None = policy.decide(failure, self._history.latest())
         if decision is not None and decision.is_restart:
             left = [host for host in now.hosts if host not in state.excluded]
             decision = decision.among(left)
@@ -149,8 +150,9 @@ class RestartDecisions:
         if not state.excluded:
             return []
         yield from self._read(state.round)
-        known = {host for decided in self._history for host in decided.decision.without}
-        known |= {d.failure.host for d in self._history if d.failure.cause is Cause.HEALTH}
+        history = self._history.latest()
+        known = {host for decided in history for host in decided.decision.without}
+        known |= {d.failure.host for d in history if d.failure.cause is Cause.HEALTH}
         return [host for host in state.excluded if host not in known]
 
     def _read(self, last: int) -> Routine[None]:
@@ -182,7 +184,7 @@ class RestartDecisions:
     def _remember(self, round_: int, decided: Decided) -> None:
         """Remember a decision, and as many before it as the policy receives."""
         decisions = self._memory.decisions
-        decisions[round_] = decided
+        decisions[round_] = decided.without_workers()
         if len(decisions) > self._max_history:
             del decisions[min(decisions)]
 
