@@ -155,6 +155,9 @@ class FakeOutput:
     def is_full(self):
         return False
 
+    def hold(self, is_error):
+        return 0.1
+
     def write(self, fd, node, line):
         self.lines.append((fd, node, line))
 
