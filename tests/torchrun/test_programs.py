@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 
 import pytest
 from plaunch.errors import UsageError
@@ -126,8 +127,41 @@ def test_one_is_found_without_path(site, text):
 
 
 def test_no_package_has_the_program(site):
-    site.wrap(*RAY)
     assert find_program("acme-tune") is None
+
+
+def script_of(first_lines):
+    return f"#!{first_lines}\nimport sys\nprint('script', __name__, *sys.argv[1:])\n"
+
+
+@pytest.mark.parametrize(
+    "form", ["{python}", "{python}3.11", "/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''"]
+)
+def test_a_script_without_an_entry_point_is_found_on_path(site, form):
+    python = os.path.join(os.path.dirname(sys.executable), "python")
+    path = site.write(script_of(form.format(python=python)))
+    assert find_program("acme-tune") == (None, path)
+
+
+@pytest.mark.parametrize("python", ["/elsewhere/bin/python", "/usr/bin/env python3", "/bin/sh"])
+def test_a_script_of_another_interpreter_is_not_a_program(site, python):
+    site.write(script_of(python))
+    assert find_program("acme-tune") is None
+
+
+def test_a_script_is_found_without_path(site, monkeypatch):
+    path = site.write(script_of(sys.executable))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sysconfig, "get_path", {"scripts": str(site.bin)}.get)
+    assert find_program("acme-tune") == (None, path)
+
+
+def test_the_command_line_runs_a_script_without_an_entry_point(site):
+    pytest.importorskip("torch")
+    site.write(script_of(sys.executable))
+    site.environ["PATH"] = f"{site.bin}:/usr/bin:/bin"
+    done = run_python("-m", "plaunch_torchrun", "acme-tune", "a", env=site.environ)
+    assert (done.returncode, done.stdout) == (0, "script __main__ a\n"), done.stderr
 
 
 def test_the_command_line(both):

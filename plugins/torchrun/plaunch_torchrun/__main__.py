@@ -85,8 +85,10 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
         raise UsageError(
             f"{name!r} is not a program of a package installed with {sys.executable}; {_USAGE}"
         )
-    function = program.entry_point.load  # after `install`: it imports what it needs
     sys.argv = [program.path or name, *argv[1:]]
+    if program.entry_point is None:
+        return lambda: runpy.run_path(program.path, run_name="__main__")
+    function = program.entry_point.load  # after `install`: it imports what it needs
     return lambda: sys.exit(function()())
 
 

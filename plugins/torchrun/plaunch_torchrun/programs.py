@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+import sysconfig
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,11 +27,11 @@ class Program(NamedTuple):
     """A program of an installed package.
 
     Args:
-        entry_point: its entry point.
+        entry_point: its entry point; None if the package has only a file.
         path: its file on PATH; empty if there is none.
     """
 
-    entry_point: EntryPoint
+    entry_point: EntryPoint | None
     path: str
 
 
@@ -46,7 +48,7 @@ def find_program(name: str) -> Program | None:
         {one.value: one for one in entry_points(group="console_scripts", name=name)}.values()
     )
     if not found:
-        return None
+        return _find_script(name)
     path = shutil.which(name) or ""
     script = _read(path) if path else b""
     called = [one for one in found if _calls(script, one)]
@@ -65,6 +67,18 @@ def find_program(name: str) -> Program | None:
             "module"
         )
     return Program(found[0], path)
+
+
+def _find_script(name: str) -> Program | None:
+    """Find a script that a package installed as a file, such as DeepSpeed's; None if there is none.
+
+    Its first lines name the interpreter that it belongs to.
+    """
+    path = shutil.which(name) or os.path.join(sysconfig.get_path("scripts"), name)
+    python = os.path.join(os.path.dirname(sys.executable), "python").encode()
+    first_lines = _read(path).split(b"\n", 2)[:2]
+    is_own = first_lines[0].startswith(b"#!") and python in b"".join(first_lines)
+    return Program(None, path) if is_own else None
 
 
 def _read(path: str) -> bytes:
