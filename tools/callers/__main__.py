@@ -1,0 +1,7 @@
+"""Starts `callers_run`."""
+
+import sys
+
+from callers_run import main
+
+sys.exit(main())
