@@ -125,6 +125,8 @@ def test_a_lost_node_of_a_fixed_number_without_restarts(agents, endpoint_of, bac
     assert [first.exit_code(), others[1].exit_code()] == [128 + signal.SIGKILL] * 2
     for node in (first, others[1]):
         assert ") was lost: " in node.stderr
+        # Nobody knows how its workers ended.
+        assert re.search(r"^  job: .*, exit code 137, \d{4}-", node.stderr, re.M)
         assert "No restart: 1 node is missing, and none waits to take a place" in node.stderr
 
 

@@ -62,11 +62,12 @@ def _details(error: ChildFailedError) -> Iterator[str]:
     yield from _explain(rank, root)
     where = "launcher" if rank < 0 else f"local rank {root.local_rank}"
     when = describe_time(root.timestamp, _DATE)
-    ended = root.describe_exit()
-    if is_of_node(root):
-        yield f"  ended: {printable_output(error.name)}, with its node, {ended}, {when}"
+    name = printable_output(error.name)
+    if is_of_node(root):  # how its workers ended is not known; they may still run
+        yield f"  job: {name}, exit code {root.exitcode}, {when}"
     else:
-        yield f"  process: {printable_output(error.name)}, {where}, pid {root.pid}, {ended}, {when}"
+        ended = root.describe_exit()
+        yield f"  process: {name}, {where}, pid {root.pid}, {ended}, {when}"
     for text in find_hints(root, error.early_ends):
         yield f"  hint: {printable_output(text)}"
     for path in root.log_files:
