@@ -62,9 +62,10 @@ def test_nothing_is_imported_in_a_circle():
 
 CUTTING = frozenset(
     "split rsplit partition rpartition startswith endswith removeprefix removesuffix find rfind "
-    "index rindex".split()
+    "index rindex replace".split()
 )
 SENTENCES = frozenset("reason decision no_restart headline cause summary why".split())
+ERRORS = frozenset("error exc failing problem raised".split())
 # What other programs have written has no fields.
 OF_OTHERS = {
     "plaunch.process.excerpts": {"    "},  # lines of a traceback of Python
@@ -112,7 +113,7 @@ def cuts_in(tree):
 def is_sentence(text):
     """Whether the name of this expression is that of a sentence for people."""
     if isinstance(text, ast.Call):
-        return ast.unparse(text.func) == "str" and ast.unparse(text.args[0]) in ("error", "exc")
+        return ast.unparse(text.func) == "str" and ast.unparse(text.args[0]) in ERRORS
     return getattr(text, "attr", getattr(text, "id", "")) in SENTENCES
 
 
@@ -139,6 +140,8 @@ def words_cut_at(tree):
         "is_lost = cause in round.reason",
         'how = words.removeprefix("killed by ")',
         'is_other = str(error).startswith("timeout")',
+        "is_named = endpoint in str(failing)",
+        "error.args = (str(error).replace(folder, path),)",
     ],
 )
 def test_code_that_looks_into_a_sentence_is_found(source):

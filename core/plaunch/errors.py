@@ -132,9 +132,17 @@ class RendezvousTimeoutError(RendezvousError):
 
 
 class RendezvousConnectionError(RendezvousError):
-    """The store behind the rendezvous cannot be reached; the name is torchrun's."""
+    """The store behind the rendezvous cannot be reached; the name is torchrun's.
+
+    Args:
+        names_store: whether the text says which store that is, so that others need not.
+    """
 
     exit_code = ExitCode.CONTROL_PLANE_LOST
+
+    def __init__(self, *args: object, names_store: bool = False) -> None:
+        super().__init__(*args)
+        self.names_store = names_store
 
 
 class RendezvousStateError(RendezvousError):

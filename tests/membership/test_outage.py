@@ -8,7 +8,9 @@ from plaunch_membership.outage import OutageReporter
 
 from helpers.clock import Clock
 
-DOWN = RendezvousConnectionError("rendezvous store 'node0:1' cannot be reached: no route")
+DOWN = RendezvousConnectionError(
+    "rendezvous store 'node0:1' cannot be reached: no route", names_store=True
+)
 
 
 @pytest.fixture
@@ -71,3 +73,15 @@ def test_the_endpoint_is_named_if_the_error_does_not(clock, caplog):
     outage = OutageReporter("node0:1", clock, after=0.0)
     outage.failed(RendezvousConnectionError("no answer"))
     assert caplog.messages == ["waiting for the store at node0:1, for 0 s so far: no answer"]
+
+
+def test_the_words_of_the_error_do_not_matter(clock, caplog):
+    """A wrapped address may contain that of the store, and another name may be the store's."""
+    outage = OutageReporter("node0:1", clock, after=0.0)
+    outage.failed(RendezvousConnectionError("no route to node0:1234"))
+    outage.recovered()
+    outage.failed(RendezvousConnectionError("etcd at a:1 is silent", names_store=True))
+    assert [one for one in caplog.messages if "waiting" in one] == [
+        "waiting for the store at node0:1, for 0 s so far: no route to node0:1234",
+        "waiting for the store, for 0 s so far: etcd at a:1 is silent",
+    ]

@@ -106,11 +106,13 @@ class StoreClient:
                 self._describe(
                     "it takes connections but does not answer: its host is stopped, or the port "
                     "belongs to another program"
-                )
+                ),
+                names_store=True,
             ) from error
         except (OSError, ProtocolError) as error:
             self._refuse_tcp_store()
-            raise RendezvousConnectionError(self._describe(_text_of(error))) from error
+            text = self._describe(_text_of(error))
+            raise RendezvousConnectionError(text, names_store=True) from error
         self._thread = threading.Thread(target=self._run, name="plaunch-store", daemon=True)
         self._thread.start()
 
@@ -189,7 +191,8 @@ class StoreClient:
             if self.is_broken:
                 raise RendezvousConnectionError(
                     f"the connection to the rendezvous store at {self.endpoint} is closed"
-                    + (f": {self._problem}" if self._problem else "")
+                    + (f": {self._problem}" if self._problem else ""),
+                    names_store=True,
                 )
             self._pending.add(request)
         try:
@@ -204,7 +207,7 @@ class StoreClient:
                 self._sent.pop(request.number, None)
         if request.error:
             raise RendezvousConnectionError(
-                f"the rendezvous store at {self.endpoint}: {request.error}"
+                f"the rendezvous store at {self.endpoint}: {request.error}", names_store=True
             )
         return request.results
 

@@ -245,7 +245,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Describe what `next_rendezvous` waits for."""
         state, failing = self.membership.state, self.job.threads.failing()
         if failing is not None:
-            where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
+            where = "" if failing.names_store else f" at {self._endpoint}"
             return f"the store{where}: {failing}"
         if state is None:
             return f"the store at {self._endpoint}"

@@ -69,9 +69,8 @@ class OutageReporter:
             is_reported = not self._has_answered and _log.isEnabledFor(logging.INFO)
             self._has_warned = self._has_warned or not is_reported
         if not is_reported:
-            text = str(error)
-            where = "" if self._endpoint in text else f" at {self._endpoint}"
-            _log.warning("waiting for the store%s, for %.0f s so far: %s", where, seconds, text)
+            where = "" if error.names_store else f" at {self._endpoint}"
+            _log.warning("waiting for the store%s, for %.0f s so far: %s", where, seconds, error)
 
     def recovered(self) -> None:
         """Note that the store has answered."""

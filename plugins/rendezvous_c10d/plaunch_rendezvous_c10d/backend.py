@@ -288,7 +288,7 @@ def _on_file(
             store = distributed.FileStore(path, -1)
         except (RuntimeError, OSError) as error:
             raise RendezvousConnectionError(
-                f"rendezvous store {path!r} cannot be opened: {error}"
+                f"rendezvous store {path!r} cannot be opened: {error}", names_store=True
             ) from error
         store.set_timeout(timedelta(seconds=read_timeout))
         return store

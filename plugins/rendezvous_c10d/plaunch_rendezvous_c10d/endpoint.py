@@ -164,7 +164,8 @@ class StoreEndpoint:
         if not self._has_connected:
             # After a first success, the endpoint is right.
             text += f". This machine is {os.uname().nodename!r} ({own}){self._advice}"
-        return StoreNotListeningError(text) if is_refused else RendezvousConnectionError(text)
+        kind = StoreNotListeningError if is_refused else RendezvousConnectionError
+        return kind(text, names_store=True)
 
 
 class HostJobCheck:

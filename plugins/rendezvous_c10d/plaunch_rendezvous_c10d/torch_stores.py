@@ -113,13 +113,15 @@ class _TorchStore(RendezvousStore):
             store = self._store
         if store is None:
             raise RendezvousConnectionError(
-                f"{operation} on rendezvous store {self._endpoint!r} over a closed connection"
+                f"{operation} on rendezvous store {self._endpoint!r} over a closed connection",
+                names_store=True,
             )
         try:
             return call(store)
         except (RuntimeError, OSError) as error:  # torch's own exceptions are RuntimeErrors
             raise RendezvousConnectionError(
-                f"{operation} on rendezvous store {self._endpoint!r} failed: {first_line(error)}"
+                f"{operation} on rendezvous store {self._endpoint!r} failed: {first_line(error)}",
+                names_store=True,
             ) from error
 
 

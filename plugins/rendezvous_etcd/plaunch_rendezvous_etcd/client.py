@@ -153,7 +153,8 @@ class EtcdClient:
                 self.give_up(link)
             if error.is_of_link or error.is_of_login or error.is_of_load:
                 raise RendezvousConnectionError(
-                    f"etcd at {link.endpoint} has failed to answer {name}: {error}"
+                    f"etcd at {link.endpoint} has failed to answer {name}: {error}",
+                    names_store=True,
                 ) from error
             raise
         self._reconnects.note_answer()
@@ -195,7 +196,7 @@ class EtcdClient:
     def _refuse_closed(self) -> None:
         if self._is_closed:
             raise RendezvousConnectionError(
-                f"the connection to etcd at {self.options.endpoint} is closed"
+                f"the connection to etcd at {self.options.endpoint} is closed", names_store=True
             )
 
     # --- finding a member that works --------------------------------------------------------------
@@ -260,7 +261,7 @@ class EtcdClient:
                     f"{where} could not be reached within {timeout:g} s (--rdzv-conf "
                     f"connect_timeout): {what}. This machine is {os.uname().nodename!r}"
                 )
-        return RendezvousConnectionError(f"{where} cannot be reached: {what}")
+        return RendezvousConnectionError(f"{where} cannot be reached: {what}", names_store=True)
 
     def _try_endpoint(self, endpoint: Endpoint, timeout: float) -> Link:
         """Return a link to the first address of a member that accepts requests."""

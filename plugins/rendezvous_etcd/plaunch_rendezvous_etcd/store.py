@@ -279,7 +279,7 @@ class EtcdStore(RendezvousStore):
         if self._is_closed:
             endpoint = self._client.options.endpoint
             raise RendezvousConnectionError(
-                f"an operation on etcd at {endpoint} over a closed connection"
+                f"an operation on etcd at {endpoint} over a closed connection", names_store=True
             )
 
 
