@@ -73,8 +73,9 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(etcd_server, create):
 
 def test_authentication_is_required_with_users(secure_server):
     answer = secure_server.ask("auth/authenticate", name="root", password=etcd.ROOT_PASSWORD)
-    with pytest.raises(urllib.error.HTTPError):
+    with pytest.raises(urllib.error.HTTPError) as refused:
         secure_server.ask("kv/range", key="YQ==")
+    assert refused.value.closed  # the error is the answer, whose connection would stay open
     secure_server.ask("kv/range", key="YQ==", token=answer["token"])
 
 

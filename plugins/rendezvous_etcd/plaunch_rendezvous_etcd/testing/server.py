@@ -22,6 +22,7 @@ from plaunch_network import join_host_port
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping, Sequence
+    from urllib.request import Request
 
     from plaunch_rendezvous_etcd.testing.certificates import Certificates
 
@@ -218,13 +219,11 @@ class EtcdServer(Started):
         """Whether it answers, and knows a leader."""
         if self.process is None or self.process.poll() is not None:
             return False
-        from urllib.request import urlopen  # heavy
-
         try:
-            with urlopen(f"{self._metrics_url}/health", timeout=1.0) as answer:  # noqa: S310
-                return str(json.load(answer).get("health")) == "true"
+            health = _load(f"{self._metrics_url}/health", timeout=1.0).get("health")
         except (OSError, ValueError):
             return False
+        return str(health) == "true"
 
     def pause(self) -> None:
         """Suspend it with SIGSTOP."""
@@ -275,7 +274,7 @@ class EtcdServer(Started):
 
     def ask(self, path: str, *, token: str = "", **body: object) -> dict[str, Any]:
         """Call its JSON gateway: `ask("kv/range", key=...)`; keys and values are in base64."""
-        from urllib.request import Request, urlopen  # heavy
+        from urllib.request import Request  # heavy
 
         scheme, context = "http", None
         if self.certificates is not None:
@@ -285,8 +284,7 @@ class EtcdServer(Started):
             data=json.dumps(body).encode(),
             headers={"Authorization": token} if token else {},
         )
-        with urlopen(request, timeout=10.0, context=context) as answer:  # noqa: S310
-            result: dict[str, Any] = json.load(answer)
+        result: dict[str, Any] = _load(request, timeout=10.0, context=context)
         return result
 
     def is_leader(self) -> bool:
@@ -360,6 +358,19 @@ def free_ports(host: str, count: int) -> list[int]:
             sock.bind((host, 0))
             ports.append(sock.getsockname()[1])
         return ports
+
+
+def _load(page: str | Request, timeout: float, context: ssl.SSLContext | None = None) -> Any:
+    """Return the JSON of an HTTP answer."""
+    from urllib.error import HTTPError  # heavy
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(page, timeout=timeout, context=context) as answer:  # noqa: S310 - as above
+            return json.load(answer)
+    except HTTPError as error:
+        error.close()  # it is also the answer, with its connection
+        raise
 
 
 def _is_script(path: str) -> bool:
