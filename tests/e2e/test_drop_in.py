@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from helpers.programs import run_python
+from helpers.torchs_torchrun import allow_any_store
 
 pytest.importorskip("torch.distributed.elastic")
-pytestmark = [pytest.mark.slow, pytest.mark.needs("libuv")]  # of torchrun
+pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine
@@ -66,12 +67,15 @@ def run_both(plaunch, with_torch):
             options |= {"stdin": given, "timeout": TIMEOUT}
             if module == PLAUNCH:
                 done = run_python(*run_words, **options)
-            elif run_words[0] == "-m":
-                done = with_torch.run(*run_words[1:], **options)  # which needs torch itself
-            else:
-                path, *own = run_words
-                options["env"]["PYTHONPATH"] = str(PROGRAMS)
-                done = with_torch.run(Path(path).stem, *own, **options)
+            else:  # which needs torch itself
+                options["before"] = allow_any_store()
+                if run_words[0] == "-m":
+                    run_words = run_words[1:]
+                else:
+                    path, *own = run_words
+                    run_words = [Path(path).stem, *own]
+                    options["env"]["PYTHONPATH"] = str(PROGRAMS)
+                done = with_torch.run(*run_words, **options)
         return Result(done, folder)
 
     def run_both(words, stdin="", **environ):

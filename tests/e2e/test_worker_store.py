@@ -15,8 +15,6 @@ from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
 
-pytestmark = pytest.mark.needs("libuv")
-
 # The first half of the ranks exits after the first collective operation; the others meet again.
 # There is no cleanup, because it would hide the end of a store in rank 0.
 LEAVING = """\
@@ -75,6 +73,7 @@ def faked(plaunch, tmp_path):
     """Launches whose workers and store host use the fake torch."""
     plaunch.environ["PYTHONPATH"] = str(write_fake_torch(tmp_path / "fakes"))
     plaunch.environ["LOGLEVEL"] = "DEBUG"
+    plaunch.environ.pop("USE_LIBUV", None)  # which the torch of this machine may need
     return plaunch
 
 
@@ -100,6 +99,7 @@ def wait_for_host(folder, launcher, *ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("libuv")
 def test_workers_meet_again_after_the_end_of_rank_0(plaunch):
     pytest.importorskip("torch.distributed")
     done = plaunch.run("--nproc-per-node=3", plaunch.write("leaving.py", SCRIPT))
@@ -117,6 +117,7 @@ def test_they_would_not_if_rank_0_hosted_the_store(plaunch):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("libuv")
 @pytest.mark.parametrize(
     "start_method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.exhaustive)]
 )
@@ -130,6 +131,7 @@ def test_functions_meet_again_too(plaunch, start_method):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("libuv")
 @pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
 def test_nodes_meet_again_after_the_end_of_node_0(agents, endpoint_of, backend, request):
     """Its launcher keeps running for them."""
@@ -146,6 +148,7 @@ def test_nodes_meet_again_after_the_end_of_node_0(agents, endpoint_of, backend, 
 
 
 @pytest.mark.slow
+@pytest.mark.needs("libuv")
 def test_a_thousand_clients(plaunch):
     """More connections than the default limit of open files."""
     pytest.importorskip("torch.distributed")

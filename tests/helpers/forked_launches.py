@@ -67,6 +67,7 @@ request = json.loads(data)
 os.chdir(request["cwd"])
 os.environ.clear()
 os.environ.update(request["environ"])
+exec(request["before"], {})
 own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 sys.path[:1] = [request["cwd"], *filter(None, own)]
 module, *sys.argv[1:] = request["words"]
@@ -128,9 +129,10 @@ class LaunchServer:
         stdin: int,
         stdout: int,
         stderr: int,
+        before: str = "",
     ) -> ForkedLaunch:
-        """Start a module with arguments; the streams are descriptors."""
-        request = {"words": words, "cwd": str(cwd), "environ": dict(environ)}
+        """Start a module with arguments, after other code; the streams are descriptors."""
+        request = {"words": words, "cwd": str(cwd), "environ": dict(environ), "before": before}
         ours, theirs = socket.socketpair()
         with theirs:
             fds = [stdin, stdout, stderr, theirs.fileno()]
@@ -138,12 +140,18 @@ class LaunchServer:
         return ForkedLaunch(words, ours)
 
     def run(
-        self, *words: str, cwd: Path, env: Mapping[str, str], stdin: IO[Any], timeout: float
+        self,
+        *words: str,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: IO[Any],
+        timeout: float,
+        before: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """Run a module with arguments to its end, as `subprocess.run` does."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = {"stdin": stdin.fileno(), "stdout": out.fileno(), "stderr": err.fileno()}
-            process = self.start(*words, cwd=cwd, environ=env, **streams)
+            process = self.start(*words, cwd=cwd, environ=env, before=before, **streams)
             try:
                 process.wait(timeout)
             except BaseException:

@@ -168,9 +168,11 @@ while True:
 STORE_JOB = """
 import datetime, os, sys
 import torch.distributed as dist
+from plaunch_network import create_tcp_store
 rank, port, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 wait = datetime.timedelta(seconds=2)
-store = dist.TCPStore("127.0.0.1", port, 2, rank == 1, timeout=wait)
+where = {"host_name": "127.0.0.1", "port": port, "world_size": 2, "is_master": rank == 1}
+store = create_tcp_store(dist.TCPStore, **where, timeout=wait)
 if rank == 1:
     store.get("ready")
     if how == "silent":
@@ -228,7 +230,6 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.needs("libuv")
 def test_the_errors_of_torch_for_a_lost_peer(tmp_path) -> None:
     """Real jobs of two, whose rank 1 is killed or falls silent."""
     pytest.importorskip("torch.distributed")

@@ -10,13 +10,13 @@ import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
+from plaunch_network import create_tcp_store
 from plaunch_rendezvous_c10d import torch_stores
 from plaunch_rendezvous_c10d.endpoint import ConnectBounds
 from plaunch_rendezvous_c10d.torch_stores import TcpStore
 from torch.distributed import FileStore, TCPStore
 
 from helpers.calls import Call
-from helpers.machine_parts import need
 from helpers.waiting import wait_until
 
 
@@ -58,11 +58,16 @@ class Client:
         return call
 
 
+def tcp_store():
+    return create_tcp_store(
+        TCPStore, host_name="127.0.0.1", port=0, is_master=True, wait_for_workers=False
+    )
+
+
 @pytest.fixture(params=["tcp", "file"])
 def counted(request, tmp_path):
     if request.param == "tcp":
-        need("libuv")
-        client = Client(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        client = Client(tcp_store())
         store = TcpStore(client, "here", 60.0)
     else:
         client = Client(FileStore(str(tmp_path / "store"), -1))
@@ -254,9 +259,8 @@ def test_a_stopped_host_blocks_no_client(start_server):
     connector.connect().set("key", b"x")
 
 
-@pytest.mark.needs("libuv")
 def test_a_torch_that_does_not_show_its_socket_works_too():
-    store = TcpStore(Client(TCPStore("127.0.0.1", 0, is_master=True)), "here", 60.0)
+    store = TcpStore(Client(tcp_store()), "here", 60.0)
     store.set("key", b"x")
     assert store.wait("key", 1) == b"x"
     store.close()

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous import RendezvousParameters
+from plaunch_network import create_tcp_store
 from plaunch_rendezvous_c10d import create_c10d_handler
 from torch.distributed import FileStore, TCPStore
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError
@@ -15,16 +16,16 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 
 from helpers.ports import free_port
 from helpers.programs import run_python, running_python
-
-pytestmark = pytest.mark.needs("libuv")  # of torchrun
+from helpers.torchs_torchrun import allow_any_store
 
 SAYS = r"torchrun.*'job'.*start all nodes with plaunch"
 
 
 def torchruns(port=0, *, is_master=True):
-    return TCPStore(
-        "127.0.0.1",
-        port,
+    return create_tcp_store(
+        TCPStore,
+        host_name="127.0.0.1",
+        port=port,
         is_master=is_master,
         wait_for_workers=False,
         timeout=timedelta(seconds=30),
@@ -73,7 +74,8 @@ def test_a_node_that_joins_a_job_of_torchruns_ends_with_the_cause(tmp_path):
     script.write_text("import sys; print('up', flush=True); sys.stdin.read()\n")
     endpoint = f"127.0.0.1:{free_port()}"
     options = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job"]
-    words = ["-m", "torch.distributed.run", "--nnodes=1:2", *options]
+    program = f"{allow_any_store()}\nfrom torch.distributed.run import main\nmain()\n"
+    words = ["-c", program, "--nnodes=1:2", *options]
     words += ["--rdzv-conf=last_call_timeout=1", script]
     with running_python(*words, stderr=subprocess.DEVNULL) as torchrun:
         assert torchrun.stdout.readline() == "up\n"

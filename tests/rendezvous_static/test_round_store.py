@@ -11,6 +11,7 @@ pytest.importorskip("torch.distributed")
 
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import RendezvousParameters
+from plaunch_network import create_tcp_store
 from plaunch_rendezvous_static import create_static_handler
 from torch.distributed import PrefixStore, TCPStore
 
@@ -38,7 +39,6 @@ def is_open(port):
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.needs("libuv")
 def test_one_node_has_a_store_of_each_round_once_it_is_read(create):
     handler = create()
     first, second = handler.next_rendezvous(), handler.next_rendezvous()
@@ -51,7 +51,9 @@ def test_one_node_has_a_store_of_each_round_once_it_is_read(create):
     first.store.set("key", "first")
     assert second.store.get("key") == b"second"
     where = second.bootstrap_store_info
-    workers = TCPStore(where.master_addr, where.master_port, is_master=False)
+    workers = create_tcp_store(
+        TCPStore, host_name=where.master_addr, port=where.master_port, is_master=False
+    )
     assert PrefixStore("job", workers).get("key") == b"second"  # they share it, as with torchrun
     assert handler.next_rendezvous().bootstrap_store_info.master_port != where.master_port
     assert not handler.hosts_worker_store
@@ -104,9 +106,10 @@ class Agent(LocalElasticAgent):
 
 WORKER = '''
 import os
+from plaunch_network import create_tcp_store
 from torch.distributed import PrefixStore, TCPStore
-where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-store = PrefixStore("job", TCPStore(*where, is_master=False))
+where = {"host_name": os.environ["MASTER_ADDR"], "port": int(os.environ["MASTER_PORT"])}
+store = PrefixStore("job", create_tcp_store(TCPStore, **where, is_master=False))
 print(store.get("key").decode() if store.check(["key"]) else "alone", flush=True)
 '''
 handler = get_rendezvous_handler(RendezvousParameters("static", "", "job", 1, 1, rank=0))
@@ -117,7 +120,6 @@ print(Agent(spec, DefaultLogsSpecs()).run().state.name)
 """
 
 
-@pytest.mark.needs("libuv")
 @pytest.mark.parametrize(("when", "found"), [("before", "before"), ("later", "alone")])
 def test_an_agent_reads_it_and_shares_it_with_workers_that_start_later(when, found):
     done = run_python("-c", AGENT, when)

@@ -13,11 +13,10 @@ from datetime import timedelta
 
 import pytest
 from plaunch.errors import UsageError
+from plaunch_network import create_tcp_store
 from plaunch_torchrun import health, stores
 from plaunch_torchrun.elastic import utils
 from plaunch_torchrun.elastic.control_plane import worker_main
-
-from helpers.machine_parts import need
 
 
 def test_a_variable_that_must_be_there(monkeypatch):
@@ -84,18 +83,21 @@ def test_the_state_of_a_process():
     assert not utils.is_uninterruptible_state(None)
 
 
+def tcp_store(port, **options):
+    from torch.distributed import TCPStore
+
+    options |= {"host_name": "localhost", "port": port, "timeout": timedelta(seconds=20)}
+    return create_tcp_store(TCPStore, **options)
+
+
 @pytest.fixture
 def store():
-    need("libuv")
-    dist = pytest.importorskip("torch.distributed")
-    return dist.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=20))
+    pytest.importorskip("torch.distributed")
+    return tcp_store(0, is_master=True)
 
 
 def clients(store, count):
-    import torch.distributed as dist
-
-    wait = timedelta(seconds=20)
-    return [dist.TCPStore("localhost", store.port, timeout=wait) for _ in range(count)]
+    return [tcp_store(store.port) for _ in range(count)]
 
 
 def in_threads(function, count):

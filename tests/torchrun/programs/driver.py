@@ -1,8 +1,9 @@
 """Runs the programs named on the command line, each in a fork of this process.
 
-    API=torch python driver.py FOLDER program ...
+    API=torch BEFORE=CODE python driver.py FOLDER program ...
 
-torch is imported once. Prints JSON: by program its exit code, what it has shown and its stderr.
+torch is imported once, after the code in BEFORE. Prints JSON: by program its exit code, what it has
+shown and its stderr.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def read(path):
 def main(top, *names):
     import api
 
+    exec(os.environ.pop("BEFORE"), {})
     api.load()
     left, running, results = list(names), {}, {}
     while left or running:
