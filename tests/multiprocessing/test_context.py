@@ -466,7 +466,7 @@ def output_of(tmp_path, script, method):
     path = tmp_path / "script.py"
     folder = os.path.join(os.path.dirname(__file__), "modules")
     path.write_text(script.format(folder=folder, method=method, log_dir=str(tmp_path / "logs")))
-    done = run_python(path, timeout=110)
+    done = run_python(path)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -37,7 +37,7 @@ if __name__ == "__main__":
 def test_workers_get_the_limit_as_it_was(tmp_path, kind):
     script = tmp_path / "launcher.py"
     script.write_text(LAUNCHER)
-    said = run_python(script, kind, check=True, cwd=tmp_path, timeout=100).stdout.splitlines()
+    said = run_python(script, kind, check=True, cwd=tmp_path).stdout.splitlines()
     if kind == "program":
         worker, expected = said
         assert worker == expected

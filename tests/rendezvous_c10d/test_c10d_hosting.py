@@ -280,7 +280,7 @@ def test_a_temporary_file_is_removed_and_a_given_one_stays(prepare, tmp_path):
 
 
 def run_code(code, **env):
-    return run_python("-c", code, env={**os.environ, **env}, check=True, timeout=100)
+    return run_python("-c", code, env={**os.environ, **env}, check=True)
 
 
 IMPORTS = """

@@ -115,7 +115,7 @@ except RuntimeError:
 def run_waits(first, last="", **environ):
     kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
     return run_python(
-        "-c", WAITS.format(first=first, last=last), env={**kept, **environ}, check=True, timeout=100
+        "-c", WAITS.format(first=first, last=last), env={**kept, **environ}, check=True
     ).stderr
 
 

@@ -80,8 +80,8 @@ def test_a_node_that_joins_a_job_of_torchruns_ends_with_the_cause(tmp_path):
     with running_python(*words, stderr=subprocess.DEVNULL) as torchrun:
         assert torchrun.stdout.readline() == "up\n"
         words = ["-m", "plaunch", "--nnodes=1:2", *options]
-        ended = run_python(*words, script, timeout=120)
-        forced = run_python(*words, "--rdzv-conf=store=torch", script, timeout=120)
+        ended = run_python(*words, script)
+        forced = run_python(*words, "--rdzv-conf=store=torch", script)
         torchrun.terminate()
         torchrun.wait()
     assert ended.returncode == 112

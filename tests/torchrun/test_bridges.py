@@ -273,7 +273,7 @@ def test_both_work_from_the_command_line(tmp_path) -> None:
     command += ["--rdzv-conf=rank=0,anything=else"]
     command += ["--logs-specs=acme-flat", f"--log-dir={logs}", "--redirects=1", str(script)]
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    run_python(*command, env=environ, check=True, timeout=100, cwd=tmp_path)
+    run_python(*command, env=environ, check=True, cwd=tmp_path)
     shown = [(logs / f"{rank}.out").read_text().split() for rank in (0, 1)]
     assert shown == [[rank, "2", "0", "127.0.0.1", "23456"] for rank in "01"]
 
