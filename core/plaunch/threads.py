@@ -66,6 +66,9 @@ def _start(thread: threading.Thread) -> None:
         if _NO_THREAD not in str(error):
             raise
         time.sleep(_SETTLE)
+        # From Python 3.14 on, a handle whose start has failed counts as started.
+        if (handle := getattr(thread, "_os_thread_handle", None)) is not None:
+            vars(thread)["_os_thread_handle"] = type(handle)()
         thread.start()
 
 

@@ -93,7 +93,7 @@ def test_what_an_option_calls_is_its_plugins():
     assert table.call(LEVEL, "math:sqrt", 4.0) == 2.0
     with pytest.raises(PluginError, match="--acme-level of plugin 'acme' failed: ValueError"):
         table.call(LEVEL, "math:sqrt", -1.0)
-    with pytest.raises(ValueError, match="math domain"):
+    with pytest.raises(ValueError, match=r"math domain|nonnegative"):
         table.call(table.find("nnodes"), "math:sqrt", -1.0)
 
 

@@ -26,6 +26,12 @@ from helpers.programs import run_python
 from helpers.site import Site
 
 
+@pytest.fixture(autouse=True)
+def no_choice_of_a_store(monkeypatch):
+    """A finding says what USE_LIBUV does."""
+    monkeypatch.delenv("USE_LIBUV", raising=False)
+
+
 @pytest.fixture
 def healthy(monkeypatch):
     """Skip the checks of the real node."""

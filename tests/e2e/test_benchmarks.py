@@ -161,6 +161,7 @@ def test_rendezvous_prints_one_object(benchmark):
         assert one["heartbeat_ops"] >= one["nodes"]
 
 
+@pytest.mark.needs("libuv")
 def test_rendezvous_measures_torch_beside_plaunch(benchmark):
     pytest.importorskip("torch")
     argv = ("--backend=memory", "--nodes=2", "--peer=torch", "--peer-nodes=2")

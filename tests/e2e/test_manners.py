@@ -22,6 +22,7 @@ SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 def test_it_logs_what_is_started(plaunch):
+    plaunch.environ.pop("USE_LIBUV", None)  # which it names
     script = plaunch.write("train.py", f"{SHOW}; import time; time.sleep(1.1)")
     (plaunch.folder / "plaunch.toml").write_text("rdzv_id = 'mine'\n")
     done = plaunch.run("--config=plaunch.toml", "--nproc-per-node=2", script)
@@ -47,6 +48,7 @@ def test_it_logs_nothing_for_a_launch_that_succeeds_at_once(plaunch):
 
 
 def test_it_logs_what_was_started_if_it_fails_at_once(plaunch):
+    plaunch.environ.pop("USE_LIBUV", None)
     done = plaunch.run("--no-python", "false")
     assert re.match("plaunch: run id [0-9a-f]+: 1 worker, 1 node\n", done.stderr)
 

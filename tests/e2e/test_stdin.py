@@ -90,9 +90,12 @@ def test_an_empty_stdin_is_a_usage_error(launch, options):
     [
         (["--run-path"], "--run-path runs a file"),
         (["--no-python"], "--no-python runs '-'"),
-        (["--on=slurm:batch", "--nnodes=2"], "save it as a file"),
+        pytest.param(
+            *(["--on=slurm:batch", "--nnodes=2"], "save it as a file"),
+            marks=pytest.mark.needs("slurm"),
+        ),
     ],
-    ids=lambda one: one[0],
+    ids=["--run-path", "--no-python", "--on=slurm:batch"],
 )
 def test_where_it_makes_no_sense_it_is_refused(launch, options, why):
     done = launch(*options, "-")

@@ -41,6 +41,7 @@ def test_the_kernel_never_assigns_a_held_port():
         assert held.port not in given
 
 
+@pytest.mark.needs("libuv")
 def test_torchs_store_can_be_hosted_on_a_held_port():
     distributed = pytest.importorskip("torch.distributed")
     with contextlib.closing(HeldPort.any()) as held:

@@ -61,6 +61,12 @@ def wait_until_it_has_settled(pid):
 
     wait_until(lambda: title() == "workers-guard", lambda: f"another name than {title()}")
 
+    def is_naming():
+        names = os.listdir(f"/proc/{pid}/fd")
+        return any(link(pid, name).endswith("/comm") for name in names)
+
+    wait_until(lambda: not is_naming(), "the end of the guard's start")
+
 
 def test_it_holds_nothing_of_the_launchers(start, guard, tmp_path):
     with open(tmp_path / "log", "w") as file:
