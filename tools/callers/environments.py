@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 _LIMIT = 1800.0  # seconds for pip, or for what a library compiles
-_END_OF_OUTPUT = 600  # characters that an error has
 _COMPLETE = "complete"
 
 
 class LibraryEnvironmentError(Exception):
-    """An environment cannot be made; the message has the end of the output."""
+    """An environment cannot be made; the message has the last line of the output."""
 
 
 def prepare_environment(library: Library, folder: Path) -> Path:
@@ -76,4 +75,4 @@ def _call(command: list[str | Path], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise LibraryEnvironmentError(f"{command[1:4]} did not end within {_LIMIT:g} s") from None
     if done.returncode != 0:
-        raise LibraryEnvironmentError((done.stderr or done.stdout).strip()[-_END_OF_OUTPUT:])
+        raise LibraryEnvironmentError((done.stderr or done.stdout).strip().rpartition("\n")[2])

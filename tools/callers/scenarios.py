@@ -78,7 +78,7 @@ class Scenario:
         if not self.expected:
             return f"ends with exit code {self.code}"
         nodes = len({line.partition(":")[0].partition("node ")[2] for line in self.expected})
-        ranks = f"{len(self.expected)} ranks"
+        ranks = f"{len(self.expected)} rank{'s'[: len(self.expected) - 1]}"
         return ranks if nodes == 1 else f"{ranks} on {nodes} nodes"
 
 

@@ -18,6 +18,7 @@ def train(cfg: DictConfig) -> None:
     wrapped = DistributedDataParallel(model)
     wrapped(data_of(rank)).backward()
     say(rank, size, model.weight.grad * size)
+    del wrapped  # while its process group exists
     dist.destroy_process_group()
 
 
