@@ -36,6 +36,7 @@ class Late:
         sleep(10_000)
 
 def chat():
+    threading.main_thread().join()  # its traceback has ended, whose lines are written one by one
     while True:
         print("a line of the thread", file=sys.stderr)
         time.sleep(0.02)

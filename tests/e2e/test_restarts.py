@@ -41,7 +41,7 @@ def test_a_stopped_node_joins_while_others_are_stopping(
 
     agents.tell(f"exit.{quick.workers()[0]['RANK']}.0", 3)
     # The job has decided to restart, and this node has joined the next round.
-    here = r"needs 2 nodes; 1 came: .*\(since"
+    here = r"waits for 2 nodes until [\d:]+; 1 came: .*\(since"
     agents.until(lambda: re.search(here, quick.stderr), "one node has come")
     agents.until_gone(*of("pid", quick.workers()))
     assert not any(map(is_gone, of("pid", slow.workers())))

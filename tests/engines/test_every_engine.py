@@ -16,6 +16,7 @@ from helpers.engine_clusters import CLUSTERS, wait_for_nothing_left
 from helpers.engine_commands import QUICK
 from helpers.nodes import write_whole
 from helpers.training import TRAINING, WAITING, check_learned, wait_for_learning
+from helpers.waiting import wait_until
 
 HEAVY = [pytest.mark.slow, pytest.mark.heavy]
 
@@ -132,6 +133,11 @@ def test_nothing_is_left_if_the_command_is_killed(cluster, start, program):
     job = start(program)
     wait_for_round(job)
     assert len(job.agents()) == 3
-    assert [title[0] for title in job.processes().values()].count("sleep") == 3
+
+    def titles():
+        return [title[0] for title in job.processes().values()]
+
+    # A round has begun before its workers are the programs that they execute.
+    wait_until(lambda: titles().count("sleep") == 3, lambda: f"three workers: {titles()}")
     job.kill()
     wait_for_nothing_left(cluster, job)

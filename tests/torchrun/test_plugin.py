@@ -26,7 +26,7 @@ attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 with open(sys.argv[1], "a") as file:
     file.write(f"{attempt} {os.environ['TORCHELASTIC_TIMER_FILE']}\\n")
 configure(FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"], signal.SIGTERM))
-with expires(0.1 if attempt == "0" or "again" in sys.argv else 60, "step"):
+with expires(1 if attempt == "0" or "again" in sys.argv else 60, "step"):
     if attempt == "0" or "again" in sys.argv:
         time.sleep(60)
 """

@@ -99,7 +99,8 @@ def kill_all(find: Callable[[], Iterable[int]]) -> None:
     until = time.monotonic() + KILL_LIMIT
     while found := [pid for pid in find() if is_running(pid)]:
         if time.monotonic() > until:
-            raise ClusterError(f"processes {found} do not end within {KILL_LIMIT:g} s of SIGKILL")
+            left = ", ".join(f"{pid} ({' '.join(words_of(pid))})" for pid in found)
+            raise ClusterError(f"processes {left} do not end within {KILL_LIMIT:g} s of SIGKILL")
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
