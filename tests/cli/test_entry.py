@@ -126,9 +126,9 @@ def test_what_ends_by_itself_is_waited_for(left):
 
 def test_its_own_work_has_more_time_than_the_threads_of_plugins():
     work = (
-        "from plaunch.threads import FinalWork; FinalWork('x', lambda: time.sleep(0.3), 60).start()"
+        "from plaunch.threads import FinalWork; FinalWork('x', lambda: time.sleep(2), 60).start()"
     )
-    assert run(work, 0.01) == (IN_ORDER, "")
+    assert run(work, 0.5) == (IN_ORDER, "")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,15 @@ from helpers.processes import is_gone
 from helpers.programs import run_python
 
 SCRIPT = """\
-import json, os, sys
+import json, os, sys, time
 names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
 facts = {name: os.environ[name] for name in names}
 facts |= {"argv": sys.argv, "path": sys.path[0], "rest": sys.stdin.read(), "name": __name__}
 print(json.dumps(facts) + "\\n", end="", flush=True)  # one write
+open(f"said.{facts['RANK']}", "w").close()
 if facts["RANK"] == "1" and facts["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists("said.0"):
+        time.sleep(0.01)
     raise ValueError("no luck")
 """
 
@@ -60,7 +63,7 @@ def test_all_ranks_run_it_in_every_attempt(launch, options):
     done = launch("--max-restarts=1", *options, "-", "--more", "x")
     assert done.returncode == 0, done.stderr
     assert sorted(facts_of(done)) == TWO_RANKS, done.stderr
-    assert 'File "<stdin>", line 7' in done.stdout + done.stderr
+    assert 'File "<stdin>", line 10' in done.stdout + done.stderr
 
 
 def test_under_torchruns_name_it_is_the_same(launch):
@@ -74,7 +77,7 @@ def test_under_torchruns_name_it_is_the_same(launch):
 def test_a_failure_is_that_of_the_script(launch):
     done = launch("--nproc-per-node=2", "-", "--more", "x")
     assert done.returncode == 1
-    assert "ValueError: no luck (<stdin>:7)" in done.stderr
+    assert "ValueError: no luck (<stdin>:10)" in done.stderr
     assert "process: <stdin>, local rank 1" in done.stderr
 
 

@@ -163,8 +163,11 @@ class _BoundedExit:
     def _is_over_in_time(self) -> bool:
         if self._is_over.wait(self._patience):
             return True
-        for work in _final_work():
+        awaited = _final_work()
+        for work in awaited:
             work.join(max(work.until - time.monotonic(), 0.0))
+        if awaited and not _final_work():  # the steps behind it begin only now
+            return self._is_over.wait(self._patience)
         # On a busy machine, the main thread may not have noticed yet that all others have ended.
         is_held = self._step is not _EndStep.THREADS or _other_threads()
         return self._is_over.wait(0.0 if is_held else self._patience)
