@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.durations import format_duration
@@ -18,7 +19,7 @@ from plaunch.process.watches import HeldProcesses
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from plaunch.process.components import ExitRules
     from plaunch.process.exit_evidence import ExitSigns, WrittenException
@@ -155,7 +156,8 @@ class LateExits:
             rank for rank, one in self._suspects.items() if one.next_look > now or one.has_raised
         }
         try:
-            self._call = self._run("exits", lambda: self._look(pids, known, wanted, spared))
+            read = partial(self._evidence.read, pids, known, wanted, spared)
+            self._call = self._run("exits", lambda: self._look(read))
         except Exception as error:  # noqa: BLE001 - no more threads, or the interpreter is ending
             _log.debug("workers that do not exit cannot be found: %s", error)
             self._not_before = now + self._period
@@ -164,15 +166,9 @@ class LateExits:
     def _is_due(one: ExitSuspect, now: float) -> bool:
         return not one.is_settled and one.next_look <= now
 
-    def _look(
-        self,
-        pids: Mapping[int, int],
-        known: Mapping[int, float],
-        wanted: Collection[int],
-        spared: Collection[int],
-    ) -> None:
-        """Runs on a thread; see `ExitEvidence.read`."""
-        self._found = self._evidence.read(pids, known, wanted, spared)
+    def _look(self, read: Callable[[], ExitSigns]) -> None:
+        """Runs on a thread."""
+        self._found = read()
         self._wake()
 
     def _take(self, signs: ExitSigns) -> None:

@@ -28,8 +28,10 @@ from plaunch_hang.stacks.taking import read_in_parallel
 from plaunch_hang.stacks.waiting import count_waiting, waits_for_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterator
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
 
 _READ_TIMEOUT = 3.0  # seconds for one process
 _TOTAL_TIMEOUT = 10.0  # seconds for all processes
@@ -155,15 +157,11 @@ def read_main_globals(pid: int) -> bytes | None:
 
     Return None if the process runs another build of Python, or cannot be read. It is not paused.
     """
-    build = _find_build()
-    if build is None:
-        return None
-    try:
-        shift = _find_base(pid, build.file) - build.base
-        with _Memory(pid) as memory:
-            return _dump(memory, _find_dict(memory, build, shift), shift)
-    except _UNREADABLE:
-        return None
+
+    def read(memory: _Memory, build: _Build, shift: int) -> bytes:
+        return _dump(memory, _find_dict(memory, build, shift), shift)
+
+    return _read_process(pid, read)
 
 
 def has_uncaught_exception(pid: int) -> bool | None:
@@ -174,20 +172,29 @@ def has_uncaught_exception(pid: int) -> bool | None:
     process runs another build of Python, or cannot be read: its interpreter is gone, for example.
     It is not paused.
     """
+
+    def read(memory: _Memory, build: _Build, shift: int) -> bool:
+        interpreter = _find_interpreter(memory, build, shift)
+        (names,) = memory.words(interpreter + build.names, 1)
+        for name, _ in _entries(memory, names, _MOST_GLOBALS):
+            if _is_text(memory, name, _LAST):
+                return True
+            if _is_text(memory, name, _FINAL):
+                return False
+        return False
+
+    return _read_process(pid, read)
+
+
+def _read_process(pid: int, read: Callable[[_Memory, _Build, int], _T]) -> _T | None:
+    """Call `read` with the memory of a process, the build, and how far it is from this one's."""
     build = _find_build()
     if build is None:
         return None
     try:
         shift = _find_base(pid, build.file) - build.base
         with _Memory(pid) as memory:
-            interpreter = _find_interpreter(memory, build, shift)
-            (names,) = memory.words(interpreter + build.names, 1)
-            for name, _ in _entries(memory, names, _MOST_GLOBALS):
-                if _is_text(memory, name, _LAST):
-                    return True
-                if _is_text(memory, name, _FINAL):
-                    return False
-            return False
+            return read(memory, build, shift)
     except _UNREADABLE:
         return None
 

@@ -48,7 +48,7 @@ def files():
     for name in os.listdir("/proc/self/fd"):
         try:
             # Some builds of libffi keep their own file open.
-            if ".so" not in os.path.basename(os.readlink("/proc/self/fd/" + name)):
+            if not os.path.basename(os.readlink("/proc/self/fd/" + name)).startswith("libffi.so"):
                 found[name] = inode(int(name))
         except OSError:
             pass  # that of the listing

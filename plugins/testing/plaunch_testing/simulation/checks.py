@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from plaunch_testing.simulation import endings
-from plaunch_testing.simulation.script import FaultKind
+from plaunch_testing.simulation.script import LINK_FAULTS, STORE_FAULTS, FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +21,7 @@ __all__ = ["CHECKS", "find_faults"]
 _OVERLAP_OF_LOST = 60.0 + 30.0 + 15.0  # seconds
 _OVERLAP = 1.0  # seconds, of nodes that reach the store all the time
 # Faults after which a node may not reach the store for a while, or be slow.
-_DISTURBING = (
-    FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE, FaultKind.STORE_LOSS,
-    FaultKind.STORE_SLOW, FaultKind.STORE_DOWN, FaultKind.CRASH,
-)  # fmt: skip
+_DISTURBING = (*LINK_FAULTS, *STORE_FAULTS, FaultKind.CRASH)
 
 
 def find_faults(world: SimulatedWorld) -> list[str]:

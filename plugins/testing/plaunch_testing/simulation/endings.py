@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Outcome
 from plaunch.errors import ExitCode
 from plaunch.process import CONSEQUENCE_WINDOW, ChildFailedError
 from plaunch.rendezvous import JobOutcome
 
-from plaunch_testing.simulation.script import FaultKind
+from plaunch_testing.simulation.script import LINK_FAULTS, LOSSES, STORE_FAULTS, FaultKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
+    from plaunch.process import ProcessFailure
     from plaunch.rendezvous.job import Verdict
 
     from plaunch_testing.simulation.node import NodeEvent, SimulatedNode
@@ -33,18 +34,43 @@ __all__ = [
 
 # Codes of single nodes, which docs/errors.md excepts from the rule that all nodes end alike.
 _OWN_CODES = (ExitCode.UNKILLABLE_WORKER, ExitCode.NODE_EXCLUDED)
-# Faults of the store, after which nodes may lose touch with it one by one.
-_OF_STORE = (FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN)
-# Faults after which a node may not reach the store for a while.
-_OF_LINK = (FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE)
-_LOSSES = (*_OF_STORE, *_OF_LINK, FaultKind.KILL_AGENT, FaultKind.CRASH)
 _DEPARTURES = (FaultKind.SIGNAL, FaultKind.LEAVE, FaultKind.UNKILLABLE)
 # Seconds after the end of a fault in which it may still decide how a round ends.
 _EFFECT = 60.0
 
 
+class _Statement(NamedTuple):
+    """What one node says of something that all nodes see alike."""
+
+    node: SimulatedNode
+    text: str
+
+
+class _Statements:
+    """What nodes have said; each subject was first described by one of them."""
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, _Statement] = {}
+
+    def find_contradicted(
+        self, subject: Hashable, node: SimulatedNode, text: str
+    ) -> _Statement | None:
+        """Return the first statement about a subject if a node says something else."""
+        first = self._first.setdefault(subject, _Statement(node, text))
+        return first if first.text != text else None
+
+
+def _has_succeeded(node: SimulatedNode) -> bool:
+    """Whether its workers have succeeded."""
+    return node.workers is not None and node.workers.succeeded_at is not None
+
+
+def _first_failure(verdict: Verdict) -> ProcessFailure | None:
+    return None if verdict.first is None else verdict.failures.get(verdict.first)
+
+
 def find_unexpected_errors(world: SimulatedWorld) -> Iterator[str]:
-    """A task has raised what nobody expects, or an agent ends with an error of plaunch itself."""
+    """A task of the simulator ended with an exception, or an agent with an error of plaunch."""
     for task, error in world.hub.errors:
         yield f"{task.name} has raised {error!r}"
     for node in world.nodes:
@@ -59,9 +85,9 @@ def _has_failed(node: SimulatedNode) -> bool:
 
 def find_different_codes(world: SimulatedWorld) -> Iterator[str]:
     """The nodes of a job end with different codes, though none of them is excepted."""
-    if world.had_fault(*_OF_STORE):
+    if world.had_fault(*STORE_FAULTS):
         return
-    links = {one.host for one in world.happened if one.had_effect and one.fault.kind in _OF_LINK}
+    links = {one.host for one in world.happened if one.had_effect and one.fault.kind in LINK_FAULTS}
     codes: dict[str, dict[int, list[str]]] = {}  # by the incarnation of the job
     for node in world.nodes:
         code = node.exit_code
@@ -81,8 +107,7 @@ def find_different_codes(world: SimulatedWorld) -> Iterator[str]:
 
 def _keeps_success(node: SimulatedNode) -> bool:
     """Whether its workers had succeeded when its end was requested: it does not wait for others."""
-    has_succeeded = node.workers is not None and node.workers.succeeded_at is not None
-    return has_succeeded and node.agent is not None and node.agent.is_asked_to_end()
+    return _has_succeeded(node) and node.agent is not None and node.agent.is_asked_to_end()
 
 
 def is_late(world: SimulatedWorld, node: SimulatedNode) -> bool:
@@ -102,10 +127,9 @@ def find_wrong_successes(world: SimulatedWorld) -> Iterator[str]:
             continue
         if not is_success and not _keeps_success(node):
             yield f"{node.name} ends with 0, but the last round has not succeeded"
-        has_succeeded = node.workers is not None and node.workers.succeeded_at is not None
-        if not has_succeeded and node.outcome is not Outcome.LEFT:
+        if not _has_succeeded(node) and node.outcome is not Outcome.LEFT:
             yield f"{node.name} ends with 0, but its workers have not succeeded"
-    if last is None or not is_success or world.had_fault(*_LOSSES):
+    if last is None or not is_success or world.had_fault(*LOSSES):
         return
     members = {id(part) for part in last.parts}
     for node in world.nodes:
@@ -116,18 +140,18 @@ def find_wrong_successes(world: SimulatedWorld) -> Iterator[str]:
 
 def find_different_verdicts(world: SimulatedWorld) -> Iterator[str]:
     """Two members of a job know different verdicts, whatever has happened."""
-    known: dict[str, tuple[SimulatedNode, str]] = {}
+    statements = _Statements()
     for node in world.nodes:
         if node.verdict is None or node.last_round is None:
             continue
         text = _describe_verdict(node.verdict)
-        other, told = known.setdefault(node.last_round[0], (node, text))
-        if told != text:
-            yield f"{other.name} knows the verdict {told}, and {node.name} knows {text}"
+        other = statements.find_contradicted(node.last_round[0], node, text)
+        if other is not None:
+            yield f"the verdict is {other.text} on {other.node.name}, and {text} on {node.name}"
 
 
 def _describe_verdict(verdict: Verdict) -> str:
-    first = None if verdict.first is None else verdict.failures.get(verdict.first)
+    first = _first_failure(verdict)
     return (
         f"{verdict.outcome} ({verdict.reason}; {verdict.no_restart}) of {verdict.node}, first "
         f"{verdict.first} with {None if first is None else first.exitcode}"
@@ -141,7 +165,7 @@ def find_wrong_causes(world: SimulatedWorld) -> Iterator[str]:
         verdict, trained = node.verdict, rounds.get(node.last_round or ("", -1))
         if verdict is None or trained is None or verdict.outcome is not JobOutcome.FAILED:
             continue
-        first = None if verdict.first is None else verdict.failures.get(verdict.first)
+        first = _first_failure(verdict)
         if first is None:
             continue
         code = first.exitcode if first.exitcode >= 0 else 128 - first.exitcode
@@ -169,7 +193,7 @@ def _had_loss(world: SimulatedWorld, trained: TrainedRound, node: SimulatedNode)
     """Whether a node or the store may have been lost in a round that a node has seen fail."""
     return any(
         one.had_effect
-        and one.fault.kind in _LOSSES
+        and one.fault.kind in LOSSES
         and one.at < node.ended_at
         and one.at + one.fault.lasts + _EFFECT > trained.began
         for one in world.happened
@@ -178,8 +202,7 @@ def _had_loss(world: SimulatedWorld, trained: TrainedRound, node: SimulatedNode)
 
 def find_different_events(world: SimulatedWorld) -> Iterator[str]:
     """The events of the nodes do not tell one history."""
-    formed: dict[tuple[str, int], tuple[SimulatedNode, str]] = {}
-    reasons: dict[tuple[str, int], tuple[SimulatedNode, str]] = {}
+    rounds, reasons = _Statements(), _Statements()
     for node in world.nodes:
         last: NodeEvent | None = None
         for event in node.events:
@@ -191,14 +214,20 @@ def find_different_events(world: SimulatedWorld) -> Iterator[str]:
                 f"attempt {group.attempt}, {group.group_world_size} nodes, rank 0 at "
                 f"{group.master_addr}:{group.master_port}"
             )
-            other, told = formed.setdefault(key, (node, text))
-            if told != text:
-                yield f"round {group.round}: {other.name} tells {told}, {node.name} tells {text}"
+            other = rounds.find_contradicted(key, node, text)
+            if other is not None:
+                yield (
+                    f"round {group.round} has {other.text} in the events of {other.node.name}, "
+                    f"and {text} in those of {node.name}"
+                )
             if last is None or last.incarnation == event.incarnation:
                 # Who has lost a job that starts again has its own reason for the next round.
-                other, told = reasons.setdefault(key, (node, event.told))
-                if told != event.told:
-                    yield f"round {group.round}: {other.name} says {told}, {node.name} {event.told}"
+                other = reasons.find_contradicted(key, node, event.told)
+                if other is not None:
+                    yield (
+                        f"round {group.round} follows {other.text!r} in the events of "
+                        f"{other.node.name}, and {event.told!r} in those of {node.name}"
+                    )
             goes_back = last is not None and (
                 last.group.round >= group.round or last.group.attempt > group.attempt
             )
@@ -224,12 +253,12 @@ def _find_wrong_end(node: SimulatedNode) -> Iterator[str]:
 
 def find_wrong_losses(world: SimulatedWorld) -> Iterator[str]:
     """A node counts as lost that nothing has happened to."""
-    if world.had_fault(*_OF_STORE):
+    if world.had_fault(*STORE_FAULTS):
         return
     hit = {
         one.host.name
         for one in world.happened
-        if one.had_effect and one.fault.kind in (*_LOSSES, *_DEPARTURES)
+        if one.had_effect and one.fault.kind in (*LOSSES, *_DEPARTURES)
     }
     for node in world.nodes:
         for event in node.events:

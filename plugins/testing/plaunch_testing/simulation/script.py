@@ -48,6 +48,14 @@ class FaultKind(enum.Enum):
     STORE_DOWN = "the store restarts"
 
 
+# After these, a node may not reach the store for a while.
+LINK_FAULTS = (FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE)
+# After these, nodes may lose touch with the store one by one.
+STORE_FAULTS = (FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN)
+# After these, a node may count as lost; each of them lasts for a while.
+LOSSES = (FaultKind.KILL_AGENT, FaultKind.CRASH, *LINK_FAULTS, *STORE_FAULTS)
+
+
 @dataclass(frozen=True)
 class InjectedFault:
     """One fault.

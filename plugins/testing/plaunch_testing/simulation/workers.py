@@ -139,12 +139,7 @@ class SimulatedRanks:
 
     def lose_peer(self, trained: TrainedRound) -> None:
         """Their peers of a round are gone, and they notice."""
-        if (
-            self.trained is not trained
-            or not self.is_running
-            or self._failures
-            or not self._process.is_alive
-        ):
+        if not self._trains(trained) or not self._process.is_alive:
             return
         for worker in self.group.workers:
             if worker.global_rank not in self._ended:
@@ -153,6 +148,10 @@ class SimulatedRanks:
                 )
         self._note("the workers have lost their peers")
         self._wake()
+
+    def _trains(self, trained: TrainedRound) -> bool:
+        """Whether they run in a round, and none of them has failed."""
+        return self.trained is trained and self.is_running and not self._failures
 
     @property
     def is_stopping(self) -> bool:
@@ -169,10 +168,10 @@ class SimulatedRanks:
 
     def report_hang(self, trained: TrainedRound) -> bool:
         """Let the agent's extension report that they hang; whether any of them runs."""
-        if self.trained is not trained:
+        if not self._trains(trained) or self.is_stopping or not self._process.is_alive:
             return False
         ranks = [rank for rank in self.pids() if rank not in self._ended]
-        if not ranks or self._failures or self._stop is not None or not self._process.is_alive:
+        if not ranks:
             return False
         self._note(f"rank {ranks[0]} hangs")
         self._report_hang(ranks[0])
@@ -180,12 +179,7 @@ class SimulatedRanks:
 
     def succeed(self, trained: TrainedRound) -> None:
         """All of them have finished a round."""
-        if (
-            self.trained is not trained
-            or not self.is_running
-            or self._failures
-            or self._stop is not None
-        ):
+        if not self._trains(trained) or self.is_stopping:
             return
         for worker in self.group.workers:
             self._ended.setdefault(worker.global_rank, EPOCH + self._hub.now + self.host.offset)

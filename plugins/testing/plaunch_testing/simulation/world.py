@@ -13,7 +13,7 @@ from plaunch_testing.simulation.hub import SimulatedHost, SimulatedProcess
 from plaunch_testing.simulation.job_store import JobStoreServer
 from plaunch_testing.simulation.network import SimulatedNetwork
 from plaunch_testing.simulation.node import JobOptions, SimulatedNode
-from plaunch_testing.simulation.script import FaultKind, StoreKind
+from plaunch_testing.simulation.script import LOSSES, FaultKind, StoreKind
 from plaunch_testing.simulation.stores import SimulatedEtcd, SimulatedTcpStore
 from plaunch_testing.simulation.training import Training
 
@@ -29,13 +29,9 @@ __all__ = ["HistoryLine", "SimulatedWorld"]
 
 # Of all jobs. The last two are shorter than the defaults, so that a run is shorter.
 _CONF = {"last_call_timeout": "2", "join_timeout": "60"}
-_LOSING = (
-    FaultKind.KILL_AGENT, FaultKind.CRASH, FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM,
-    FaultKind.PAUSE, FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN,
-)  # fmt: skip
 _CHARGED = (
     FaultKind.FAIL, FaultKind.KILLED, FaultKind.EARLY, FaultKind.HANG, FaultKind.RESTART_JOB,
-    *_LOSING,
+    *LOSSES,
 )  # fmt: skip
 # Virtual seconds in which all must have ended after the last fault: a round forms within
 # `join_timeout`, may be left alone for `unreachable_timeout`, and the job has some attempts.
@@ -281,14 +277,9 @@ class SimulatedWorld:
     def _undo(self, fault: InjectedFault, host: SimulatedHost, node: SimulatedNode | None) -> None:
         """End a fault, if it is one that ends."""
         kind = fault.kind
-        is_lost = kind in (FaultKind.KILL_AGENT, FaultKind.CRASH)
-        if is_lost or kind in (
-            FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE,
-            FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN,
-        ):  # fmt: skip
-            self.hub.sleep(fault.lasts)
-        else:
+        if kind not in LOSSES:
             return
+        self.hub.sleep(fault.lasts)
         self.note("FAULT", f"over: {fault.kind.value}")
         if kind in (FaultKind.CUT, FaultKind.CUT_TO):
             self.network.repair(host, self.server.host)
@@ -306,7 +297,7 @@ class SimulatedWorld:
         if kind is FaultKind.CRASH:
             host.is_up = True
             self.network.wake()
-        if is_lost and fault.returns:
+        if kind in (FaultKind.KILL_AGENT, FaultKind.CRASH) and fault.returns:
             latest = self._last_nodes[host]
             if latest.is_over and host.is_up:
                 self._start(host)
