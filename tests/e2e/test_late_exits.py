@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from helpers.nodes import options
 from helpers.ports import free_port
 from helpers.programs import run_python
 from helpers.stacks import readable_stacks  # noqa: F401 - a fixture
+from helpers.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("readable_stacks")
 
@@ -139,6 +141,54 @@ def test_a_rank_that_is_later_than_the_others_is_named(plaunch):
     assert done.returncode == 0
     late = r"plaunch: rank 2 has not exited, 1\d s after the others; it is in threading\._shutdown"
     assert len(re.findall(late, done.stderr)) == 1
+
+
+@pytest.mark.slow
+def test_the_only_rank_of_a_job_is_named(plaunch):
+    plaunch.write(
+        "train.py",
+        "import threading, time\ndef pump():\n    time.sleep(10_000)\n"
+        "threading.Thread(target=pump, name='pump').start()\n",
+    )
+    with plaunch.start("--nproc-per-node=1", "train.py") as launch:
+        line = next((line for line in launch.stderr if "has not exited" in line), "")
+        launch.send_signal(signal.SIGINT)
+        launch.stderr.read()
+    assert re.fullmatch(
+        r"plaunch: rank 0 has not exited, \d+ s after the end of its program; it is in "
+        r"threading\._shutdown \(thread pump is in pump \(train\.py:3\)\)\n",
+        line,
+    )
+
+
+@pytest.mark.slow
+def test_the_only_rank_of_a_node_is_named_if_it_is_later_than_the_other_nodes(plaunch):
+    plaunch.write(
+        "train.py",
+        "import os, time\ndef save():\n    while not os.path.exists('saved'):\n"
+        "        time.sleep(0.1)\nif os.environ['RANK'] == '1':\n    save()\n",
+    )
+    port = free_port()
+    late_line = re.compile(
+        r"plaunch: rank 1 has not exited, \d+ s after the others; it is in save \(train"
+    )
+    logs = [plaunch.folder / name for name in ("first", "second")]
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for log in logs:
+            argv = (*options(f"127.0.0.1:{port}", 2), "--nproc-per-node=1", "train.py")
+            file = stack.enter_context(log.open("w"))
+            nodes.append(stack.enter_context(plaunch.popen(*argv, stderr=file)))
+
+        def count():
+            return [len(late_line.findall(log.read_text())) for log in logs]
+
+        try:
+            wait_until(lambda: sum(count()), lambda: "a line about the late rank")
+        finally:
+            plaunch.write("saved", "")
+        assert [node.wait(120) for node in nodes] == [0, 0]
+    assert sum(count()) == 1
 
 
 def test_other_nodes_report_the_same_failure(plaunch, write):

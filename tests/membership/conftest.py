@@ -127,7 +127,7 @@ class SimulatedNode:
             self.error = membership.news.error
         for change in membership.news.take():
             self.received.append(change)
-            if change.kind not in (ChangeKind.NOTICE, ChangeKind.CLOSED):
+            if change.kind not in (ChangeKind.NOTICE, ChangeKind.ENDING, ChangeKind.CLOSED):
                 self.must_join = True
         if self.must_join and self.job.now >= self.is_slow_until:
             self.must_join = False

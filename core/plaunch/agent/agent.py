@@ -152,7 +152,9 @@ class SimpleElasticAgent(ElasticAgent):
         self._job = self._create_job(attempt, poller)
         job = self._job.rendezvous
         forwarded = ForwardedSignals(workers)
-        peers = Peers(job, notifier, poller, forwarded, self._job.interval, self._job.patience)
+        interval, patience = self._job.interval, self._job.patience
+        note_ending = workers.note_peers_ended
+        peers = Peers(job, notifier, poller, forwarded, interval, patience, note_ending)
         results = Results(workers, peers, notifier)
         self._components = LoopComponents(
             status=self._status,

@@ -167,8 +167,9 @@ class LocalWorkers:
                 self._reported.add_lost_store(lost)
             if result is not None or self._reported.by_rank:
                 return self._result(result or RunProcsResult())
-            stuck = self._give_up_stuck()
-            return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
+            stuck = _give_up_stuck(self.context, self.sleep_watch, self._exits.ended)
+            self._unkillable = stuck or self._unkillable
+            return RunResult(WorkerState.HEALTHY if stuck is None else WorkerState.UNHEALTHY)
 
     def exit_fds(self) -> Sequence[int]:
         """Descriptors that become readable at an exit, or when the store has something to do."""
@@ -317,6 +318,12 @@ class LocalWorkers:
             late_exits = None if self.context is None else self.context.late_exits
             return late_exits is not None and late_exits.fail_raised()
 
+    def note_peers_ended(self, ago: float) -> None:
+        """Note that the workers of half of the nodes have succeeded."""
+        late_exits = None if self.context is None else self.context.late_exits
+        if late_exits is not None:
+            late_exits.note_peers_ended(ago)
+
     # --- results ----------------------------------------------------------------------------------
 
     def _result(self, result: RunProcsResult) -> RunResult:
@@ -335,30 +342,31 @@ class LocalWorkers:
             early_ends=list_early_ends(self._exits.succeeded, failures),
         )
 
-    def _give_up_stuck(self) -> bool:
-        """Give up the workers that are stuck in the kernel; whether there are any."""
-        if self.context is None or self.sleep_watch is None:
-            return False
-        pids = self.context.pids()
-        running = {rank: pid for rank, pid in pids.items() if rank not in self._exits.ended}
-        stuck = self.sleep_watch.find_stuck(running)
-        if not stuck:
-            return False
-        named = "; ".join(
-            f"local rank {rank}: {describe_process(pids[rank])}, for {seconds:.1f} s"
-            for rank, seconds in sorted(stuck.items())
-        )
-        self._unkillable = UnkillableWorkerError(
-            f"workers sleep uninterruptibly in the kernel for more than "
-            f"{self.sleep_watch.timeout:g} s: {named}. "
-            "They are not waited for, and no other workers are started on this host, which "
-            "probably needs a restart"
-        )
-        logger.error("%s", self._unkillable)
-        for rank in stuck:
-            self.context.abandon(rank)
-        return True
-
 
 def _exit_fds(context: SupervisedContext | None) -> Sequence[int] | None:
     return () if context is None else context.exit_fds()
+
+
+def _give_up_stuck(
+    context: SupervisedContext, watch: UninterruptibleWatch | None, ended: Collection[int]
+) -> UnkillableWorkerError | None:
+    """Give up the workers that are stuck in the kernel; return which these are, if any."""
+    if watch is None:
+        return None
+    pids = context.pids()
+    stuck = watch.find_stuck({rank: pid for rank, pid in pids.items() if rank not in ended})
+    if not stuck:
+        return None
+    named = "; ".join(
+        f"local rank {rank}: {describe_process(pids[rank])}, for {seconds:.1f} s"
+        for rank, seconds in sorted(stuck.items())
+    )
+    error = UnkillableWorkerError(
+        f"workers sleep uninterruptibly in the kernel for more than {watch.timeout:g} s: {named}. "
+        "They are not waited for, and no other workers are started on this host, which probably "
+        "needs a restart"
+    )
+    logger.error("%s", error)
+    for rank in stuck:
+        context.abandon(rank)
+    return error

@@ -12,7 +12,7 @@ from plaunch.agent.states import Outcome, Phase, RequestKind, RestartReason, Sta
 from plaunch.durations import format_duration
 from plaunch.errors import RendezvousTimeoutError, one_line
 from plaunch.process.failure import describe_early_ends, describe_failure, first_failure
-from plaunch.rendezvous.api import RendezvousHandler
+from plaunch.rendezvous.api import ChangeKind, RendezvousHandler
 from plaunch.texts import join_facts
 from plaunch.values import Value, plain_dataclass
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.worker import RunResult
     from plaunch.process.failure import ProcessFailure
+    from plaunch.rendezvous.api import MembershipChange
     from plaunch.rendezvous.job import JobRendezvous, JobRound
 
 logger = logging.getLogger("plaunch")
@@ -170,6 +171,29 @@ def stop_reason_of(result: RunResult) -> StopReason:
         return StopReason.of(text)
     rank, failure = first_failure(result.failures)
     return StopReason(text, (text, describe_failure(rank, failure)))
+
+
+_DESCRIPTIONS = {
+    ChangeKind.ARRIVED: ("node {} arrived", "a node arrived"),
+    ChangeKind.LEFT: ("node {} left", "a node left"),
+    ChangeKind.LOST: ("node {} was lost", "a node was lost"),
+    ChangeKind.FAILED: ("workers of node {} failed", "workers of another node failed"),
+    ChangeKind.RESTART: ("node {} requests a restart", "another node requests a restart"),
+    ChangeKind.UNREACHABLE: (
+        "node {} cannot be reached any more",
+        "the other nodes cannot be reached any more",
+    ),
+}
+
+
+def describe_change(change: MembershipChange) -> str:
+    """What happened to which node, and why, in a sentence."""
+    if change.kind is ChangeKind.FAILED and change.reason:
+        return change.reason  # which names the worker and its host
+    with_name, without = _DESCRIPTIONS[change.kind]
+    node = change.node if change.index is None else f"{change.node} (index {change.index})"
+    text = with_name.format(node) if change.node else without
+    return f"{text}: {change.reason}" if change.reason else text
 
 
 _FIRST_LINE = 3.0  # seconds of waiting before the first line

@@ -95,7 +95,7 @@ class Notifier:
                 self.notify(
                     notifications.SignalReceived, change.signum, SignalAction.NOTIFY, change.node
                 )
-            else:
+            elif change.kind is not ChangeKind.ENDING:  # the membership stays the same
                 self.notify(notifications.MembershipChanged, change)
         return changes
 

@@ -10,7 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.messages import StopReason, describe_request, stop_reason_of
+from plaunch.agent.messages import (
+    StopReason,
+    describe_change,
+    describe_request,
+    stop_reason_of,
+)
 from plaunch.agent.worker import LAUNCHER, RunResult, WorkerState, launcher_failure
 from plaunch.errors import (
     PlaunchError,
@@ -19,7 +24,7 @@ from plaunch.errors import (
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.api import ENDING_DELAY, ChangeKind
 from plaunch.rendezvous.job import JobOutcome
 from plaunch.texts import join_facts
 
@@ -44,17 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _LOG_AFTER = 10.0  # seconds after which a wait for other nodes is logged
-_DESCRIPTIONS = {
-    ChangeKind.ARRIVED: ("node {} arrived", "a node arrived"),
-    ChangeKind.LEFT: ("node {} left", "a node left"),
-    ChangeKind.LOST: ("node {} was lost", "a node was lost"),
-    ChangeKind.FAILED: ("workers of node {} failed", "workers of another node failed"),
-    ChangeKind.RESTART: ("node {} requests a restart", "another node requests a restart"),
-    ChangeKind.UNREACHABLE: (
-        "node {} cannot be reached any more",
-        "the other nodes cannot be reached any more",
-    ),
-}
 
 
 class Peers:
@@ -67,6 +61,7 @@ class Peers:
         forwarded: passes on the signals that another node has received.
         interval: seconds between two calls of `check` if nothing happens.
         patience: seconds to wait for the other nodes after success, `exit_barrier_timeout`.
+        note_ending: called with the seconds since the workers of half of the nodes have succeeded.
     """
 
     def __init__(
@@ -77,6 +72,7 @@ class Peers:
         forwarded: ForwardedSignals,
         interval: float,
         patience: float,
+        note_ending: Callable[[float], object],
     ) -> None:
         self.stop_reason = StopReason()  # also why the job was closed
         self.interval = interval
@@ -86,6 +82,7 @@ class Peers:
         self._forwarded = forwarded
         self._lost: MembershipChange | None = None
         self._patience = patience
+        self._note_ending = note_ending
         self._wait_until = self._log_at = 0.0  # on the monotonic clock
         self._awaits_verdict = False
         self._losses: list[str] = []  # logged since the last round, while no own worker ran
@@ -147,7 +144,7 @@ class Peers:
         """Log which nodes were lost: probably why own workers have failed."""
         for change in changes:
             if change.kind is ChangeKind.LOST:
-                self._losses.append(_describe(change))
+                self._losses.append(describe_change(change))
                 logger.warning("%s", self._losses[-1])
 
     def event_of_failed_round(self, error: BaseException) -> states.AgentEvent:
@@ -170,6 +167,8 @@ class Peers:
         for change in changes:
             if change.kind is ChangeKind.NOTICE:
                 _forward(change, pass_on)
+            elif change.kind is ChangeKind.ENDING:
+                self._note_ending(ENDING_DELAY)
             else:
                 by_kind.setdefault(change.kind, []).append(change)
         closed = by_kind.pop(ChangeKind.CLOSED, None)
@@ -181,12 +180,12 @@ class Peers:
         if not by_kind:
             return []
         self.stop_reason = StopReason.of(
-            *(_describe(change) for same in by_kind.values() for change in same)
+            *(describe_change(change) for same in by_kind.values() for change in same)
         )
         if ChangeKind.UNREACHABLE in by_kind:
             self._lost = by_kind[ChangeKind.UNREACHABLE][0]
             # The error has the reason.
-            self.stop_reason = StopReason.of(_describe(replace(self._lost, reason="")))
+            self.stop_reason = StopReason.of(describe_change(replace(self._lost, reason="")))
             return [states.PeersUnreachable()]
         if ChangeKind.FAILED in by_kind:
             return [states.PeersFailed()]
@@ -387,12 +386,3 @@ def _forward(
         )
     else:
         pass_on(signum, change.node)
-
-
-def _describe(change: MembershipChange) -> str:
-    if change.kind is ChangeKind.FAILED and change.reason:
-        return change.reason  # which names the worker and its host
-    with_name, without = _DESCRIPTIONS[change.kind]
-    node = change.node if change.index is None else f"{change.node} (index {change.index})"
-    text = with_name.format(node) if change.node else without
-    return f"{text}: {change.reason}" if change.reason else text

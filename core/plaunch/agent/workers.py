@@ -100,6 +100,12 @@ class Workers(Protocol):
             Whether there are such workers.
         """
 
+    def note_peers_ended(self, ago: float) -> None:
+        """Note that the workers of half of the nodes have succeeded, `ago` seconds before.
+
+        Workers that run much longer are reported, with the places where they are.
+        """
+
     def wait_for_guests(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for the workers of other nodes to leave this node's store.
 

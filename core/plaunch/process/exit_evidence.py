@@ -47,15 +47,15 @@ class ExitSigns(NamedTuple):
 
     Args:
         written: what workers have written since the look before.
-        places: where workers are.
-        activity: changes when the main thread of a worker runs; empty if unknown.
-        holds: what holds workers, such as `suspended`.
+        places: where those workers are whose places were read.
+        holds: what holds these, such as `suspended`; empty for those that nothing holds.
+        activity: changes when the main thread of a worker runs; empty if unknown. Has all workers.
     """
 
     written: Mapping[int, WrittenException]
     places: Mapping[int, ExitPlace]
-    activity: Mapping[int, bytes]
     holds: Mapping[int, str]
+    activity: Mapping[int, bytes]
     has_failed: bool = False
 
 
@@ -109,13 +109,13 @@ class ExitEvidence:
             chosen = {rank: pids[rank] for rank in sorted({*wanted, *(settled - {*spared})})}
             find = self._find_places
             places = find(chosen) if find is not None and chosen else {}
-            activity = {rank: _read_activity(pid) for rank, pid in chosen.items()}
+            activity = {rank: _read_activity(pid) for rank, pid in pids.items()}
             held = self._holds.sample(chosen.values())
             holds = {
                 rank: held[pid].how if pid in held else places.get(rank, ExitPlace()).hold
                 for rank, pid in chosen.items()
             }
-            return ExitSigns(written, places, activity, holds)
+            return ExitSigns(written, places, holds, activity)
         except Exception:  # noqa: BLE001 - a bug here must not cost the job
             _log.debug("workers that do not exit cannot be found", exc_info=True)
             return ExitSigns({}, {}, {}, {}, has_failed=True)

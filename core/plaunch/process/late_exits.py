@@ -1,4 +1,4 @@
-"""Finds workers that end but do not exit: after an exception, or long after all others.
+"""Finds workers that end but do not exit: after an exception, or long after the others.
 
 An interpreter that ends waits for its threads, and calls the functions of `atexit` and destructors.
 If one of them blocks, the worker has failed, or is done, and the job waits for it.
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from plaunch.process.exit_evidence import ExitSigns, WrittenException
     from plaunch.process.exit_suspect import ExitSuspect
     from plaunch.process.outcomes import WorkerOutcomes
+    from plaunch.process.quiet_worker import QuietWorker
     from plaunch.process.streams import Streams
 
 _log = logging.getLogger("plaunch")
 
 _PERIOD = 5.0  # seconds between two looks for exceptions
+_MOST_AT_ONCE = 8  # quiet workers of which one look reads the stack: 20 ms of CPU time each
 _CLOSE_WAIT = 1.0  # seconds for a look to end, before this process may fork
 
 
@@ -80,6 +82,8 @@ class LateExits:
         self._seen_before = self._looked_at  # when the one before began
         self._hold_check_at = -math.inf
         self._suspects: dict[int, ExitSuspect] = {}
+        self._quiet: dict[int, QuietWorker] = {}
+        self._peers_ended_at = -math.inf  # in seconds since the epoch
         self._said: set[int] = set()  # ranks that were reported as later than the others
         self._said_unknown: set[int] = set()  # ranks of which too little is known
         self._not_before = 0.0  # no look before this time, on the monotonic clock
@@ -93,6 +97,7 @@ class LateExits:
         """
         live = self._outcomes.live()
         self._suspects = {rank: self._suspects[rank] for rank in live if rank in self._suspects}
+        self._quiet = {rank: self._quiet[rank] for rank in live if rank in self._quiet}
         if self._call is not None and self._found is not None:
             found, self._found, self._call = self._found, None, None
             self._take(found)
@@ -111,6 +116,11 @@ class LateExits:
         if self._call is not None:
             return 0.0
         return max(min(self._due_look(), self._due_check()) - self._clock(), 0.0)
+
+    def note_peers_ended(self, ago: float) -> None:
+        """Record that most other contexts of the job ended with success `ago` seconds before."""
+        if math.isinf(self._peers_ended_at):
+            self._peers_ended_at = self._wall_clock() - ago
 
     def fail_raised(self) -> bool:
         """Count running workers that end with an exception as failed; whether there are any."""
@@ -131,11 +141,18 @@ class LateExits:
 
     def _late_at(self) -> float | None:
         """When workers count as later than the others, on the monotonic clock; None if never."""
+        ended_at = self._ended_at()
+        if math.isinf(ended_at) or not self._late():
+            return None
+        return self._clock() + ended_at + REPORT_AFTER - self._wall_clock()
+
+    def _ended_at(self) -> float:
+        """When most of the others had ended, in seconds since the epoch; -inf if they have not."""
         ends = [each.timestamp for each in self._outcomes.exits.values() if each.succeeded]
         # Of a few that end early, most are not late: uneven data, or programs that differ by rank.
-        if len(ends) < max(len(self._outcomes.live()), 1) or not self._late():
-            return None
-        return self._clock() + max(ends) + REPORT_AFTER - self._wall_clock()
+        if len(ends) < len(self._outcomes.live()):
+            ends = []
+        return max([*ends, self._peers_ended_at])
 
     def _late(self) -> list[int]:
         raised = {rank for rank, one in self._suspects.items() if one.has_raised}
@@ -151,6 +168,7 @@ class LateExits:
         late_at = self._late_at()
         if late_at is not None and late_at <= now:
             wanted |= {*self._late()}
+        wanted |= {*self._find_quiet(now)}
         # A program that has caught one exception is likely to catch more.
         spared = {
             rank for rank, one in self._suspects.items() if one.next_look > now or one.has_raised
@@ -161,6 +179,11 @@ class LateExits:
         except Exception as error:  # noqa: BLE001 - no more threads, or the interpreter is ending
             _log.debug("workers that do not exit cannot be found: %s", error)
             self._not_before = now + self._period
+
+    def _find_quiet(self, now: float) -> list[int]:
+        """Find workers whose main thread has not run for long: they may have ended."""
+        late = [rank for rank in self._late() if rank in self._quiet]
+        return [rank for rank in late if self._quiet[rank].is_due(now)][:_MOST_AT_ONCE]
 
     @staticmethod
     def _is_due(one: ExitSuspect, now: float) -> bool:
@@ -179,13 +202,35 @@ class LateExits:
         for rank, written in signs.written.items():
             if rank in live:  # else it has ended meanwhile
                 self._suspect(rank, written, now)
-        for rank in signs.activity:
+        for rank in signs.holds:  # all whose places were read
             if rank in live and rank in self._suspects and not self._suspects[rank].is_settled:
                 self._judge(rank, signs)
         late_at = self._late_at()
         if late_at is not None and late_at <= now:
-            late = [rank for rank in self._late() if rank in signs.activity]
-            self._report_late(late, signs)
+            late = [rank for rank in self._late() if rank in signs.holds]
+            ago = self._wall_clock() - self._ended_at()
+            self._report_late(late, f"{_format(ago)} after the others", signs)
+        self._take_quiet(signs, now)
+
+    def _take_quiet(self, signs: ExitSigns, now: float) -> None:
+        """Report workers that have ended their program, and have not run since."""
+        from plaunch.process.quiet_worker import QuietWorker  # not in the first seconds
+
+        ended = []
+        for rank in self._late():
+            if rank not in signs.activity:
+                continue  # its exit of an earlier round
+            quiet = self._quiet.setdefault(rank, QuietWorker())
+            quiet.note(signs.activity[rank], self._looked_at)
+            if rank in signs.holds and quiet.is_due(self._looked_at):
+                quiet.note_look(now)
+                place = signs.places.get(rank, ExitPlace())
+                if place.is_exiting and rank not in self._said_unknown:
+                    ended.append(rank)
+        if ended:
+            ago = now - min(self._quiet[rank].since for rank in ended)
+            whose = "its program" if len(ended) == 1 else "their programs"
+            self._report_late(ended, f"{_format(ago)} after the end of {whose}", signs)
 
     def _suspect(self, rank: int, written: WrittenException, now: float) -> None:
         from plaunch.process.exit_suspect import ExitSuspect  # after an exception only
@@ -238,10 +283,8 @@ class LateExits:
             return self._rules.advice
         return f"it counts as failed {_format(timeout)} after the exception (--exception-timeout)"
 
-    def _report_late(self, late: Collection[int], signs: ExitSigns) -> None:
-        """Report workers that have not exited long after the others, grouped by their places."""
-        ends = [each.timestamp for each in self._outcomes.exits.values() if each.succeeded]
-        ago = _format(self._wall_clock() - max(ends))
+    def _report_late(self, late: Collection[int], when: str, signs: ExitSigns) -> None:
+        """Report workers that have not exited at a time when they should have, by their places."""
         by_place: dict[ExitPlace, list[int]] = {}
         for rank in late:
             self._said.add(rank)
@@ -251,7 +294,7 @@ class LateExits:
         for place, ranks in by_place.items():
             word = "has" if len(ranks) == 1 else "have"
             where = _describe_place(place, len(ranks))
-            text = f"{self._outcomes.name(ranks)} {word} not exited, {ago} after the others"
+            text = f"{self._outcomes.name(ranks)} {word} not exited, {when}"
             _log.warning("%s", "; ".join(filter(None, [text, where])))
 
     # --- failures ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch.errors import RendezvousGracefulExitError as RendezvousGracefulExitError
     from plaunch.errors import RendezvousStateError as RendezvousStateError
     from plaunch.errors import RendezvousTimeoutError as RendezvousTimeoutError
+    from plaunch.rendezvous.api import ENDING_DELAY as ENDING_DELAY
     from plaunch.rendezvous.api import ChangeKind as ChangeKind
     from plaunch.rendezvous.api import MembershipChange as MembershipChange
     from plaunch.rendezvous.api import ObservableRendezvous as ObservableRendezvous
@@ -48,7 +49,7 @@ __getattr__, __dir__, __all__ = attach(
             "RendezvousGracefulExitError RendezvousStateError RendezvousTimeoutError"
         ),
         ".api": (
-            "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
+            "ChangeKind ENDING_DELAY MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store WorldRanks"
         ),
         ".job": "JobOutcome JobRendezvous JobRound SharedTexts Verdict world_ranks",

@@ -217,6 +217,9 @@ class RendezvousHandler(abc.ABC):
         return self.shutdown()
 
 
+ENDING_DELAY = 5.0  # seconds from the success of half of the nodes until it is reported
+
+
 class ChangeKind(enum.Enum):
     """What happened to the membership of a job, or to the job."""
 
@@ -228,6 +231,7 @@ class ChangeKind(enum.Enum):
     FAILED = "failed"  # workers of this round failed; `next_rendezvous` has what follows
     RESTART = "restart"  # a node requests another round; nothing has failed
     NOTICE = "notice"  # another node passes a signal on; the round continues
+    ENDING = "ending"  # those of half of the nodes succeeded `ENDING_DELAY` ago; it continues
     UNREACHABLE = "unreachable"  # the other nodes have been silent for too long
 
 

@@ -12,8 +12,6 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousStateError
-
 from plaunch_membership import transitions
 from plaunch_membership.failures import (
     NO_FAILURES,
@@ -31,6 +29,7 @@ from plaunch_membership.round_cleanup import RoundCleanup
 from plaunch_membership.round_records import write_round
 from plaunch_membership.state import JobEventKind, JobPhase, JobState, World, describe_departure
 from plaunch_membership.stopping import StoppingNodes
+from plaunch_membership.success_reports import SuccessReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +56,7 @@ class LeaderRoutine:
         self._spares: dict[str, str] = {}  # hosts of the nodes that wait for a place, by node
         self._waiting = membership.log_reader(membership.keys.joined(0))
         self._cleanup = RoundCleanup(membership)
+        self._successes = SuccessReports(membership)
         self._restarts = RestartDecisions(membership)
         self._stopping = StoppingNodes(membership)
         self._returned = ReturnedNodes(membership)
@@ -383,14 +383,7 @@ class LeaderRoutine:
         """End the round when a member is gone; end the job when all have succeeded."""
         membership = self._membership
         missing = self._peers.missing(self._members)
-        done: set[str] = set()
-        try:
-            done = yield from membership.done_nodes(running.round)
-        except RendezvousStateError as error:
-            # Lost nodes must be detected nevertheless; the next round has its own counter.
-            membership.rejections.note("a report of success", error)
-        if self._members and done >= set(self._members):
-            yield from membership.end_succeeded(running.round, self._incarnation)
+        done = yield from self._successes.read(running, self._members)
         needed = {node: missing[node] for node in missing.keys() - done}
         if needed:
             yield from self._lose(running, needed)

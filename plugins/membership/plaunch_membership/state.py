@@ -60,6 +60,7 @@ class JobEventKind(str, enum.Enum):
     FORMED = "formed"
     NOTICE = "notice"
     BROADCAST = "broadcast"  # a text for the listeners on all nodes
+    ENDING = "ending"  # the workers of at least half of the nodes have succeeded
     ENDED = "ended"
     REPLACED = "replaced"
 

@@ -250,6 +250,13 @@ def broadcast(state: JobState, node: str, listener: str, text: str) -> JobState 
     return _follow(state, JobEvent(kind, node=node, reason=text, by=node, listener=listener))
 
 
+def note_ending(state: JobState, node: str, *, from_round: int) -> JobState | None:
+    """Notify all nodes that most of them have succeeded in round `from_round`."""
+    if state.phase is not JobPhase.RUNNING or state.round != from_round:
+        return None
+    return _follow(state, JobEvent(JobEventKind.ENDING, node=node, by=node))
+
+
 def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | None:
     """End the job with a verdict; None if it has one already, which remains."""
     if state.has_ended:

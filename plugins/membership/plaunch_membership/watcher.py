@@ -36,6 +36,7 @@ _CHANGES = {
     JobEventKind.FAILED: ChangeKind.FAILED,
     JobEventKind.REQUESTED: ChangeKind.RESTART,
     JobEventKind.NOTICE: ChangeKind.NOTICE,
+    JobEventKind.ENDING: ChangeKind.ENDING,
     JobEventKind.ENDED: ChangeKind.CLOSED,
 }
 _OWN = frozenset(  # not reported to the node itself

@@ -162,6 +162,9 @@ class UnknownWorkers:
         del hang
         logger.warning("the round continues: this agent cannot end it because of a hang")
 
+    def note_peers_ended(self, ago: float) -> None:
+        """Note that most nodes have succeeded; where workers are is not known here."""
+
     def fail_raised(self) -> bool:
         """Return False: exceptions are known from exits only."""
         return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 
 import pytest
-from plaunch_hang.stacks.exit_places import find_exit_places, is_exiting
-from plaunch_hang.stacks.stack import ProcessStacks, StackFrame
+from plaunch_hang.stacks.exit_places import find_exit_places, is_exiting, runs_python
+from plaunch_hang.stacks.stack import ProcessStacks, StackFrame, ThreadStack
 
 from helpers.programs import running_python
 from helpers.waiting import wait_until
@@ -150,7 +151,9 @@ def test_threads_that_the_exit_waits_for_are_named(look):
 
 def test_without_a_stack_the_reason_is_known_and_the_exception_may_be():
     stacks = {3: ProcessStacks(7, reason="py-spy is not installed")}
-    (found,) = find_exit_places({3: 7}, lambda pids: stacks, lambda pid: True).values()
+    (found,) = find_exit_places(
+        {3: 7}, lambda pids: stacks, lambda pid: True, lambda pid: True
+    ).values()
     assert found == (None, True, "", "py-spy is not installed", "")
 
 
@@ -197,3 +200,26 @@ def test_a_stack_shows_whether_the_program_has_ended(stack, expected):
 def test_a_program_that_python_looks_for_has_not_ended():
     frozen = StackFrame("_run_module_as_main", "<frozen runpy>", 198)
     assert not is_exiting([*frames("main"), frozen])
+
+
+def test_the_stack_of_a_greenlet_does_not_show_the_end_of_the_program():
+    hub = StackFrame("run", "/site-packages/gevent/hub.py", 641)
+    assert not is_exiting([hub])
+
+
+@pytest.mark.parametrize("functions", [[], ["callback"]])
+def test_a_program_that_embeds_python_may_still_run(functions):
+    main = ThreadStack(7, "MainThread", tuple(frames(*functions)))
+    stacks = {3: ProcessStacks(7, threads=(main,))}
+    (found,) = find_exit_places({3: 7}, lambda _: stacks, lambda _: None, lambda _: False).values()
+    assert found.is_exiting is None
+    assert bool(found.place) is bool(functions)
+
+
+def test_the_program_of_a_process_is_python():
+    assert runs_python(os.getpid())
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            wait_until(lambda: not runs_python(other.pid), lambda: "another program")
+        finally:
+            other.kill()

@@ -25,12 +25,24 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.stack import ProcessStacks, StackFrame, ThreadStack
 
 _MOST_THREADS = 2  # named in a place
+# Libraries whose own stacks replace that of the main thread, which then does not begin in a module.
+_GREENLETS = ("/gevent/", "/eventlet/", "/greenlet/")
+
+
+def runs_python(pid: int) -> bool:
+    """Whether the program of a process is Python, and not one that embeds it; True if unknown."""
+    try:
+        program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return True
+    return program.startswith(("python", "pypy"))
 
 
 def find_exit_places(
     pids: Mapping[int, int],
     take: Callable[[Mapping[int, int]], Mapping[int, ProcessStacks]] = own_stacks,
     has_raised: Callable[[int], bool | None] = has_uncaught_exception,
+    runs_python: Callable[[int], bool] = runs_python,
 ) -> dict[int, ExitPlace]:
     """Find where workers are, given their process ids by local rank.
 
@@ -38,6 +50,7 @@ def find_exit_places(
         pids: the process ids.
         take: reads the stacks of processes.
         has_raised: whether the interpreter of a process has printed an uncaught exception.
+        runs_python: whether the program of a process is Python.
     """
     found = {}
     for rank, stacks in take(pids).items():
@@ -48,7 +61,10 @@ def find_exit_places(
             continue
         main, *others = stacks.threads
         place = describe_place(main, others)
-        found[rank] = ExitPlace(is_exiting(main.frames), exception, place, hold=hold)
+        # In a program that embeds Python, its main thread may have other frames, or none.
+        is_end = is_exiting(main.frames) if runs_python(pids[rank]) else None
+        place = place if main.frames or is_end else ""
+        found[rank] = ExitPlace(is_end, exception, place, hold=hold)
     return found
 
 
@@ -66,7 +82,8 @@ def is_exiting(frames: Sequence[StackFrame]) -> bool:
     # module since Python 3.11. Of a deep stack only the innermost frames are known.
     is_runpy = first.origin is CodeOrigin.PYTHON and _module(first) == "runpy"
     is_begin = first.function == "<module>" or first.file.startswith("<frozen ") or is_runpy
-    return not is_begin and len(frames) < MOST_FRAMES
+    is_switched = any(name in first.file for name in _GREENLETS)
+    return not (is_begin or is_switched) and len(frames) < MOST_FRAMES
 
 
 def _is_exit_function(frame: StackFrame) -> bool:

@@ -278,6 +278,9 @@ class SimulatedWorkers(SimulatedRanks):
             return RunResult(WorkerState.SUCCEEDED, return_values=dict.fromkeys(self._ended))
         return RunResult(WorkerState.HEALTHY)
 
+    def note_peers_ended(self, ago: float) -> None:
+        """Note that most nodes have succeeded."""
+
     def fail_raised(self) -> bool:
         """None ends with an exception and runs on."""
         return False
