@@ -12,6 +12,8 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.process.interleaved import find_interleaved, is_error
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -171,6 +173,16 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
     if exitcode != _UNCAUGHT:
         return Raised()  # a traceback in the output was caught and printed
     raised = _last_raised(lines)
+    if raised.exception and is_error(raised.exception):
+        return raised
+    if _LOG.match(raised.text):
+        raised = Raised()
+    # Lines of other threads may be between those of the traceback, and look like its end.
+    is_one = "." in raised.exception or raised.exception[:1].isupper()
+    found = find_interleaved(lines, raised.text.partition("\n")[0] if is_one else "")
+    if found is not None:
+        frames = [Frame(number, *call) for number, call in enumerate(found.calls)]
+        return Raised(found.exception, found.text, _place(frames))
     return raised if raised.exception else Raised()
 
 
