@@ -359,6 +359,14 @@ def test_a_stop_that_this_node_received_is_described_as_elsewhere(job, caplog):
     assert job.ended == ["plaunchctl: budget"]
 
 
+def test_a_stop_that_this_node_received_after_the_job_had_failed_changes_nothing(job):
+    """The verdict is older than the request, and the other nodes end with the failure."""
+    agent = PretendAgent(job, [lambda: agent.request(RequestKind.STOP, "budget", "plaunchctl")])
+    job.end_job = lambda reason: job.conclude("failed", elsewhere())
+    assert agent.run().first_failure == 7
+    assert agent.notifications[-1].outcome == "failed"
+
+
 def test_a_failed_job_that_names_no_failure_is_closed(job):
     agent = PretendAgent(job, [lambda: job.conclude("failed", reason="node b went mad")])
     agent.fails(RendezvousClosedError, r"failed, .*node b went mad")

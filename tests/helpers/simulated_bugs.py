@@ -200,7 +200,7 @@ def stop_beating(original):
 
 BUGS = (
     PlantedBug(
-        44,
+        50,
         "a compare-and-set writes in any case",
         "plaunch_membership.operations:CompareSet.run",
         write_in_any_case,

@@ -483,5 +483,5 @@ def test_operations_per_node_do_not_depend_on_the_number_of_nodes(simulate, coun
         sum(number for what, number in node.operations.items() if what not in apart)
         for node in others
     }
-    assert costs == {5}
-    assert {node.operations["watcher", "Wait"] for node in others} <= {2, 3}
+    assert costs == {6}
+    assert {node.operations["watcher", "Wait"] for node in others} <= {1, 2}

@@ -210,3 +210,41 @@ def test_a_gathering_leader_notices_that_the_store_lost_the_arrivals(simulate):
     assert sorted(job.settle(*nodes)) == [0, 1]
     assert [node.error for node in nodes] == [None, None]
     assert before.slot(0, 0, 1) not in job.board.data
+
+
+def test_a_node_that_was_away_starts_no_round_that_is_over(simulate):
+    """It has joined, and is suspended until the others have continued without it."""
+    job = simulate(min_nodes=2, max_nodes=3)
+    first, away, second = job.add(), job.add(), job.add(is_alone=False)
+    away.is_paused = True
+    job.settle(first, second)
+    assert first.place.round == 1
+    away.is_paused = False
+    job.settle(first, second, away)
+    assert [place.round for _, place in away.places] == [first.place.round]
+
+
+@pytest.mark.parametrize("absence_is_loss", [False, True])
+def test_the_next_leader_gives_no_place_to_nodes_that_died_before(simulate, absence_is_loss):
+    job = simulate(min_nodes=3, max_nodes=3, absence_is_loss=absence_is_loss)
+    for node in (job.add(), job.add()):
+        job.kill(node)
+        if absence_is_loss:
+            job.store.delete(node.membership.keys.beat(node.name))
+    living = [job.add(), job.add()]
+    job.run(30.0)
+    assert [state.event.kind.value for state in job.states if state.world] == []
+    living.append(job.add())
+    job.settle(*living)
+    assert {node.place.round for node in living} == {0}
+
+
+def test_the_next_leader_does_not_wait_for_those_that_are_alive(simulate):
+    job = simulate(min_nodes=3, max_nodes=3)
+    leader, *others = job.add(), job.add()
+    leader.agent.leave("was stopped")
+    job.run(1.0)
+    job.kill(leader)
+    began = job.now
+    job.settle(*others, job.add(), job.add())
+    assert job.now - began <= 3.0

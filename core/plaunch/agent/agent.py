@@ -327,6 +327,7 @@ class SimpleElasticAgent(ElasticAgent):
                     loop.take_snapshot()
                     loop.await_verdict()
                     loop.await_console(outcome)
+            outcome = self._agreed(outcome)
             result = self._conclude(outcome)
             return result
         finally:
@@ -334,6 +335,17 @@ class SimpleElasticAgent(ElasticAgent):
             reason = str(loop.results.error) if outcome is Outcome.LEFT else ""
             self._notifier.notify(notifications.AgentFinished, result, word, reason)
             self._components.poller.close()
+
+    def _agreed(self, outcome: Outcome) -> Outcome:
+        """The outcome, or that of all nodes if the job had failed when its end was requested here.
+
+        Then the request has come too late to end the job.
+        """
+        verdict = self._job.rendezvous.verdict
+        is_late = verdict is not None and verdict.outcome == JobOutcome.FAILED and verdict.failures
+        if outcome is Outcome.SIGNALLED and self.has_ended_job and is_late:
+            return Outcome.FAILED
+        return outcome
 
     def _conclude(self, outcome: Outcome) -> RunResult:
         """What `run` returns, or raises."""

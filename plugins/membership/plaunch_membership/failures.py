@@ -104,6 +104,16 @@ class FailureSummary:
         early_ends = self.early_ends if first.is_consequence else ()
         return "; ".join((first.summary, *early_ends))
 
+    def moved(self, seconds: float) -> FailureSummary:
+        """Return it with other times; they decide the order only, and reports show the details."""
+        if not seconds:
+            return self
+        failures = [
+            replace(failure, began=nearest_date(failure.began + seconds))
+            for failure in self.failures
+        ]
+        return replace(self, failures=tuple(failures))
+
     def to_record(self) -> dict[str, object]:
         """Return the fields of its record."""
         return {

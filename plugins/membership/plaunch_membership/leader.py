@@ -13,16 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch_membership import transitions
-from plaunch_membership.failures import (
-    NO_FAILURES,
-    FailureSummary,
-    early_ends_from_record,
-    merge,
-    with_early_ends,
-)
+from plaunch_membership.collected_reports import CollectedReports
+from plaunch_membership.failures import NO_FAILURES, FailureSummary
 from plaunch_membership.operations import Routine, Sleep
 from plaunch_membership.placement import place, with_claims
-from plaunch_membership.records import MAX_NAME, RecordError
 from plaunch_membership.restarts import FailureContext, RestartDecisions
 from plaunch_membership.returned import ReturnedNodes
 from plaunch_membership.round_cleanup import RoundCleanup
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _LOST_CHECK_INTERVAL = 0.5  # seconds between two checks for lost nodes while reports are collected
-_REPORT_BATCH = 8  # read in one operation; each has up to 700 kB
 
 
 class LeaderRoutine:
@@ -61,6 +54,7 @@ class LeaderRoutine:
         self._stopping = StoppingNodes(membership)
         self._returned = ReturnedNodes(membership)
         self._formed_at = -math.inf  # when this leader formed the current round
+        self._inherited: int | None = None  # the round that another leader has begun to form
 
     def lead(self) -> Routine[None]:
         """Lead while this node is the leader.
@@ -68,6 +62,9 @@ class LeaderRoutine:
         Raises:
             RendezvousStateError: the store holds an invalid record.
         """
+        state = self._leading()
+        if state is not None and state.term and state.phase is JobPhase.FORMING:
+            self._inherited = state.round
         while (state := self._leading()) is not None:
             yield from self._update_members(state)
             if not state.former_nodes:
@@ -153,6 +150,7 @@ class LeaderRoutine:
         log = membership.log_reader(membership.keys.joined(forming.round))
         members = dict(self._members)  # of the last round, also of one that the store has lost
         found: dict[int, NodeRecord] = {}
+        unknown: frozenset[str] | None = None  # nodes that joined while another one led
         since: float | None = None
         begins = membership.clock() + forming.pause
         while self._leading(forming) is not None:
@@ -167,15 +165,20 @@ class LeaderRoutine:
                         membership.lose_job("the store has lost the list of nodes")
                 yield Sleep(timing.keep_alive_interval)
                 return
-            for ticket, key, value in fresh:
-                node = membership.read_node(ticket, key, value)
-                if node is not None:
-                    found[ticket] = node
+            found |= {
+                ticket: node
+                for ticket, key, value in fresh
+                if (node := membership.read_node(ticket, key, value)) is not None
+            }
             nodes = {node.node: node for _, node in sorted(found.items())}
             if fresh:
                 self._peers.watch_also(nodes)
+            if unknown is None:
+                unknown = frozenset(nodes if forming.round == self._inherited else ())
+                yield from membership.find_alive(unknown)
             out = self._find_out(nodes, members)
-            present = {name: node for name, node in nodes.items() if name not in out}
+            unseen = unknown - self._peers.moving - out - {self._me}
+            present = {name: node for name, node in nodes.items() if name not in out | unseen}
             survivors = members.keys() - out
             awaited = [members[name].stop_timeout for name in survivors - set(present)]
             now = membership.clock()
@@ -187,7 +190,8 @@ class LeaderRoutine:
                 # another round at once.
                 is_full = len(present) >= identity.max_nodes
                 away = 0.0 if is_full and not self._returned.are_needed(forming) else away
-                is_complete = not (away or awaited) and (is_full or bool(survivors))
+                is_joined = is_full or (bool(survivors) and not unseen)
+                is_complete = is_joined and not (away or awaited)
                 wait = 0.0 if is_complete else max([timing.last_call_timeout, *awaited])
                 to_stop = self._stopping.time_left(self._members, nodes)
                 left = max(max(since + wait, begins) - now, to_stop, away)
@@ -258,33 +262,17 @@ class LeaderRoutine:
 
     def _settle(self, settling: JobState) -> Routine[None]:
         """Collect the failures of every member, then decide."""
-        membership = self._membership
-        log = membership.log_reader(membership.keys.settled(settling.round))
-        summary, reported, unread, is_final = NO_FAILURES, set[str](), 0, False
-        ended: dict[str, dict[int, float]] = {}
+        reports = CollectedReports(self._membership, settling.round)
         while self._leading(settling) is not None:
-            for _, key, value in (yield from log.read(_REPORT_BATCH)):
-                try:
-                    record = membership.codec.decode(key, value)
-                    node = record.text("node", max_len=MAX_NAME)
-                    is_final = record.flag("is_final") or is_final
-                    if node not in reported:
-                        summary = merge([summary, FailureSummary.from_record(record)])
-                        ended[node] = early_ends_from_record(record)
-                except RecordError as error:
-                    membership.rejections.note("a report of failures", error)
-                    unread += 1
-                else:
-                    reported.add(node)
+            yield from reports.read()
             missing = self._peers.missing(self._members)
-            silent = sum(node not in reported and node not in missing for node in self._members)
-            # A node whose report cannot be read will not repeat it.
-            if silent <= unread:
-                summary = with_early_ends(summary, self._members, ended)
-                yield from self._decide(settling, summary, missing, is_final=is_final)
+            if reports.are_complete(self._members.keys() - missing.keys()):
+                summary = reports.summary(self._members)
+                yield from self._decide(settling, summary, missing, is_final=reports.is_final)
                 return
             # Lost nodes are detected meanwhile, at an interval that may be long.
-            yield from log.wait(min(membership.timing.keep_alive_interval, _LOST_CHECK_INTERVAL))
+            interval = self._membership.timing.keep_alive_interval
+            yield from reports.wait(min(interval, _LOST_CHECK_INTERVAL))
 
     def _decide(
         self,

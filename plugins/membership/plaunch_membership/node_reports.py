@@ -105,6 +105,7 @@ class NodeReports:
         key = entry(log, ticket)
         report = {
             "node": self._membership.me,
+            "at": self._membership.wall_clock(),
             "is_final": is_final,
             "succeeded": early_ends_to_records(self._membership.part.succeeded),
         }

@@ -90,12 +90,26 @@ class WatcherRoutine:
         ):
             return None
         key = keys.slot(world.round, world.term, joined[1])
-        value, following = None, [keys.state(state.version + 1)]
-        while value is None:
-            value = yield Wait(key, _WAIT_TIMEOUT)
-            if value is None and (yield MultiGet(following))[0] is not None:
-                return None  # this node was away for so long that the round was deleted
-        return self._membership.codec.decode(key, value)
+        while True:
+            value, following = yield MultiGet([key, keys.state(state.version + 1)])
+            if following is not None and (yield from self._is_over(keys, state)):
+                return None  # this node was away: the others have begun another round, or ended
+            if value is not None:
+                return self._membership.codec.decode(key, value)
+            yield Wait(key, _WAIT_TIMEOUT)
+
+    def _is_over(self, keys: Keys, formed: JobState) -> Routine[bool]:
+        """Whether a later state has ended the round that `formed` began."""
+        state = formed
+        while state.phase in (JobPhase.RUNNING, JobPhase.SETTLING):
+            key = keys.state(state.version + 1)
+            (value,) = yield MultiGet([key])
+            if value is None:
+                return False
+            state = JobState.from_record(
+                self._membership.codec.decode(key, value), state.version + 1
+            )
+        return True
 
     def _enter(
         self, incarnation: int, state: JobState, value: bytes, slot: StoreRecord | None

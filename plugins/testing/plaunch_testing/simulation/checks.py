@@ -19,6 +19,7 @@ __all__ = ["CHECKS", "find_faults"]
 # A node that is cut off stops its workers after `unreachable_timeout`, as docs/membership.md says;
 # then they may take their time.
 _OVERLAP_OF_LOST = 60.0 + 30.0 + 15.0  # seconds
+_INSTANT = 0.001  # seconds in which a node starts workers for a round that it has read
 _OVERLAP = 1.0  # seconds, of nodes that reach the store all the time
 # Faults after which a node may not reach the store for a while, or be slow.
 _DISTURBING = (*LINK_FAULTS, *STORE_FAULTS, FaultKind.CRASH)
@@ -69,9 +70,25 @@ def _find_disagreements(world: SimulatedWorld) -> Iterator[str]:
         if other.attempt != one.attempt:
             yield f"{one} and {other} are one round with two attempts"
         last = highest.setdefault(one.incarnation, one)
+        if _was_away(world, one):
+            continue
         if one.attempt < last.attempt or one.number < last.number:
             yield f"{one} began after {last}"
         highest[one.incarnation] = one
+
+
+def _was_away(world: SimulatedWorld, trained: TrainedRound) -> bool:
+    """Whether the first node of a round had read it before it was cut off or suspended.
+
+    It starts its workers when it comes back, at once; it reads that the round is over soon after.
+    """
+    for one in world.happened:
+        if one.had_effect and one.host is trained.parts[0].host and one.fault.kind in LINK_FAULTS:
+            is_suspended = one.fault.kind is FaultKind.PAUSE
+            soon = _INSTANT + (0.0 if is_suspended else 20 * world.script.latency)
+            if 0.0 <= trained.began - one.at - one.fault.lasts <= soon:
+                return True
+    return False
 
 
 def _find_wrong_charges(world: SimulatedWorld) -> Iterator[str]:

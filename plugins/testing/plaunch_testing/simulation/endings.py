@@ -10,6 +10,7 @@ from plaunch.process import CONSEQUENCE_WINDOW, ChildFailedError
 from plaunch.rendezvous import JobOutcome
 
 from plaunch_testing.simulation.script import LINK_FAULTS, LOSSES, STORE_FAULTS, FaultKind
+from plaunch_testing.simulation.training import CLOCK_TOLERANCE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -35,6 +36,9 @@ __all__ = [
 # Codes of single nodes, which docs/errors.md excepts from the rule that all nodes end alike.
 _OWN_CODES = (ExitCode.UNKILLABLE_WORKER, ExitCode.NODE_EXCLUDED)
 _DEPARTURES = (FaultKind.SIGNAL, FaultKind.LEAVE, FaultKind.UNKILLABLE)
+# Seconds after which a node that was cut off or suspended takes part again.
+_RETURN = 5.0
+_REPORT = 5.0  # seconds after a failure in which its node reports it
 # Seconds after the end of a fault in which it may still decide how a round ends.
 _EFFECT = 60.0
 
@@ -93,7 +97,7 @@ def find_different_codes(world: SimulatedWorld) -> Iterator[str]:
         code = node.exit_code
         if code is None or code in _OWN_CODES or node.ends_by_itself or node.has_waited_for_others:
             continue
-        if _keeps_success(node):
+        if _keeps_success(node) or _has_given_up_alone(world, node):
             continue
         if node.host in links or (code == ExitCode.RENDEZVOUS_CLOSED and is_late(world, node)):
             continue
@@ -108,6 +112,22 @@ def find_different_codes(world: SimulatedWorld) -> Iterator[str]:
 def _keeps_success(node: SimulatedNode) -> bool:
     """Whether its workers had succeeded when its end was requested: it does not wait for others."""
     return _has_succeeded(node) and node.agent is not None and node.agent.is_asked_to_end()
+
+
+def _has_given_up_alone(world: SimulatedWorld, node: SimulatedNode) -> bool:
+    """Whether a node has waited in vain; others that come later continue the job without it."""
+    if node.exit_code != ExitCode.RENDEZVOUS_TIMEOUT or node.verdict is not None:
+        return False
+    at = node.ended_at
+    away = {
+        one.host
+        for one in world.happened
+        if one.had_effect
+        and one.fault.kind in LINK_FAULTS
+        and one.at <= at <= one.at + one.fault.lasts + _RETURN
+    }
+    others = [one for one in world.nodes if one is not node and one.was_alive(at)]
+    return sum(one.host not in away for one in others) + 1 < world.script.min_nodes
 
 
 def is_late(world: SimulatedWorld, node: SimulatedNode) -> bool:
@@ -173,9 +193,12 @@ def find_wrong_causes(world: SimulatedWorld) -> Iterator[str]:
             yield f"{node.name} ends with {node.exit_code}, and its first failure with {code}"
         if (first.global_rank or 0) < 0 or _had_loss(world, trained, node):
             continue
+        if _had_jump(world, trained):
+            continue
         # The order is documented: a consequence comes after others that began within the window.
         until = first.began + (CONSEQUENCE_WINDOW if first.is_consequence else 0.0)
         certain = [one for one in trained.causes if one.is_certain and one.timestamp <= until]
+        yield from _find_late_causes(trained, first)
         same = [
             one
             for one in trained.causes
@@ -187,6 +210,29 @@ def find_wrong_causes(world: SimulatedWorld) -> Iterator[str]:
         for one in certain:
             if same and all(one.is_before(other) for other in same):
                 yield f"{what}, but {one} was earlier"
+
+
+def _find_late_causes(trained: TrainedRound, first: ProcessFailure) -> Iterator[str]:
+    """A consequence comes first though a cause began within the window, by a clock for all."""
+    if not first.is_consequence:
+        return
+    for one in trained.consequences:
+        if (one.rank, one.exitcode) != (first.global_rank, first.exitcode):
+            continue
+        until = one.at + CONSEQUENCE_WINDOW - CLOCK_TOLERANCE
+        for cause in trained.causes:
+            if cause.is_certain and cause.at <= until:
+                yield f"{trained} ends with the consequence {one}, but {cause} has ended it"
+
+
+def _had_jump(world: SimulatedWorld, trained: TrainedRound) -> bool:
+    """Whether the clock of a host was set between a failure there and its report."""
+    return any(
+        one.host.name == cause.host and cause.at - 0.001 <= one.at <= cause.at + _REPORT
+        for one in world.happened
+        if one.had_effect and one.fault.kind is FaultKind.CLOCK
+        for cause in (*trained.causes, *trained.consequences)
+    )
 
 
 def _had_loss(world: SimulatedWorld, trained: TrainedRound, node: SimulatedNode) -> bool:

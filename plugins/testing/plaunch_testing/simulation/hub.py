@@ -73,6 +73,7 @@ class SimulatedProcess:
         self.host = host
         self.pid = pid
         self.is_alive = True
+        self.killed_at: float | None = None
         self.is_stopped = False  # by SIGSTOP, or as its host is suspended
         self.tasks: list[SimulatedTask] = []
         self._deferred: list[SimulatedTask] = []  # those that are ready while it is stopped
@@ -273,6 +274,7 @@ class Hub:
     def kill(self, process: SimulatedProcess) -> None:
         """End a process, as SIGKILL does: nothing of it runs again."""
         process.is_alive = False
+        process.killed_at = self.now
         for task in process.tasks:
             if task.waiters is not None:
                 task.waiters.pop(task, None)

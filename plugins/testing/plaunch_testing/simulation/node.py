@@ -209,6 +209,13 @@ class SimulatedNode:
         """Whether it has ended, or was killed."""
         return self.exit_code is not None or not self.process.is_alive
 
+    def was_alive(self, at: float) -> bool:
+        """Whether it had started at this time, and had not ended."""
+        ends = [self.ended_at] if self.exit_code is not None else []
+        if self.process.killed_at is not None:
+            ends.append(self.process.killed_at)
+        return self.started_at <= at and all(at < end for end in ends)
+
     def _run(self) -> None:
         try:
             self._run_agent()

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
     from plaunch_testing.simulation.hub import Hub, SimulatedHost
 
-__all__ = ["InjectedCause", "RoundPart", "TrainedRound", "Training"]
+__all__ = ["CLOCK_TOLERANCE", "InjectedCause", "RoundPart", "TrainedRound", "Training"]
 
 # Seconds after the loss of a rank in which its peers fail, if they do.
 _PEERS_NOTICE = 1.0
 # Seconds after which workers that wait for a lost rank are reported as hanging.
 _HANG_TIMEOUT = 15.0
+# Seconds by which clocks may differ, as docs/membership.md says, and some for reports on the way.
+CLOCK_TOLERANCE = 5.0 + 1.0
 
 
 class RoundPart(Protocol):
@@ -50,7 +52,7 @@ class RoundPart(Protocol):
 
 @dataclass(frozen=True)
 class InjectedCause:
-    """Something that can end the attempt of a round by itself.
+    """Something that can end the attempt of a round by itself, or the consequence of that.
 
     Args:
         at: virtual seconds.
@@ -70,7 +72,9 @@ class InjectedCause:
 
     def is_before(self, other: InjectedCause) -> bool:
         """Whether it came first, whatever the clocks of the hosts show."""
-        return self.at < other.at and self.timestamp < other.timestamp
+        return self.at < other.at and (
+            self.timestamp < other.timestamp or other.at - self.at > CLOCK_TOLERANCE
+        )
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host} with {self.exitcode} at {self.at:.3f} s"
@@ -101,7 +105,9 @@ class TrainedRound:
         self.ranks: dict[int, RoundPart] = {}
         self.ends: dict[RoundPart, float] = {}  # when the workers of a node were gone
         self.causes: list[InjectedCause] = []
+        self.consequences: list[InjectedCause] = []  # failures of peers of a lost rank
         self.completed_at: float | None = None  # when all ranks had started
+        self.finished_at: float | None = None  # when the work of all ranks was done
         self.broken_at: float | None = None  # when a rank was lost
         self.succeeded: list[RoundPart] = []  # those all of whose workers have
 
@@ -200,6 +206,7 @@ class Training:
             return
         if any(part.is_stopping for part in trained.parts):
             return
+        trained.finished_at = self._hub.now
         for part in trained.parts:
             # Ranks end within moments of each other.
             self._hub.call_later(self._hub.random.uniform(0.0, 0.3), partial(part.succeed, trained))

@@ -112,16 +112,17 @@ class SimulatedRanks:
 
     def _note_cause(self, failure: ProcessFailure) -> None:
         if self.trained is not None:
-            self.trained.causes.append(
-                InjectedCause(
-                    self._hub.now,
-                    failure.began,
-                    self.host.name,
-                    failure.global_rank,
-                    failure.exitcode,
-                    self._stop is None,
-                )
-            )
+            self.trained.causes.append(self._as_cause(failure))
+
+    def _as_cause(self, failure: ProcessFailure) -> InjectedCause:
+        return InjectedCause(
+            self._hub.now,
+            failure.began,
+            self.host.name,
+            failure.global_rank,
+            failure.exitcode,
+            self._stop is None,
+        )
 
     def end_early(self, local_rank: int) -> bool:
         """A worker ends with 0 while its peers train; they will miss it."""
@@ -129,7 +130,8 @@ class SimulatedRanks:
         if not self.is_running or local_rank >= len(workers):
             return False
         rank = workers[local_rank].global_rank
-        if rank in self._ended or rank in self._failures:
+        is_finished = self.trained is not None and self.trained.finished_at is not None
+        if is_finished or rank in self._ended or rank in self._failures:
             return False
         self._ended[rank] = self._system.time()
         self._note(f"rank {rank} ends with 0, early")
@@ -143,9 +145,9 @@ class SimulatedRanks:
             return
         for worker in self.group.workers:
             if worker.global_rank not in self._ended:
-                self._failures[worker.global_rank] = self._failure(
-                    worker.local_rank, 1, _PEER_IS_GONE
-                )
+                failure = self._failure(worker.local_rank, 1, _PEER_IS_GONE)
+                self._failures[worker.global_rank] = failure
+                trained.consequences.append(self._as_cause(failure))
         self._note("the workers have lost their peers")
         self._wake()
 
