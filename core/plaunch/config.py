@@ -243,3 +243,11 @@ SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"  # torchrun sets it for its 
 def make_run_id() -> str:
     """Generate a run id: 16 random hexadecimal digits."""
     return os.urandom(8).hex()
+
+
+def default_run_id(max_nodes: int) -> str:
+    """Return the run id of a job that was given an empty one.
+
+    The nodes of a job must agree; on one, an id of its own keeps the logs of jobs apart.
+    """
+    return make_run_id() if max_nodes == 1 else NO_RUN_ID

@@ -81,7 +81,9 @@ class EventHandler(Protocol):
 
     Its factory is called with a `PluginContext`, before anything has started. An attribute
     `options` of the factory names the keys that `--event-conf NAME.KEY=VALUE` accepts; their values
-    are in the context's `options`. By default there are none.
+    are in the context's `options`. By default there are none. An attribute
+    `creates_nothing = True` says that the factory opens and starts nothing: it is then called where
+    a launch is only checked (`--dry-run`, `--doctor`), too, and the handler is dropped.
 
     `handle` and `close` are called on this handler's own thread, with every event in order. They
     may block: a queue holds some thousand events meanwhile; more are dropped and counted. At the

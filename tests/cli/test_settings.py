@@ -433,6 +433,18 @@ def test_a_folder_that_may_not_be_searched_is_named(tmp_path):
     assert "cannot be read: Permission denied; check the permissions of its fol" in done.stderr
 
 
+def test_a_script_that_this_user_may_not_read(tmp_path):
+    (tmp_path / "x.py").touch(0o000)
+    tmp_path.chmod(0o755)
+    done = run_python("-c", UNREADABLE, "x.py", cwd=tmp_path)
+    assert "the script 'x.py' cannot be read by this user" in done.stderr
+
+
+def test_an_empty_run_id_is_replaced_as_in_code():
+    assert len(config("--rdzv-id=").run_id) == 16
+    assert config("--rdzv-id=", "--nnodes=2", "--master-addr=127.0.0.1").run_id == "none"
+
+
 def test_a_folder_that_python_runs_is_a_script(tmp_path):
     (tmp_path / "__main__.py").write_text("")
     assert command(str(tmp_path)) == (sys.executable, ["-u", str(tmp_path)])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 
 import pytest
-from plaunch.cli import run
+from plaunch.cli import main, run
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.plugin import ENGINES, KINDS
 
@@ -221,6 +222,96 @@ def test_what_a_backend_refuses(argv, message, command, tmp_path):
     words = [command, *argv] if command != "launch" else argv
     with pytest.raises(UsageError, match=re.escape(message)):
         run([*words, str(script)])
+
+
+def make_files(folder):
+    (folder / "train.py").write_text("")
+    (folder / "exits.py").write_text("raise SystemExit(7)")
+    (folder / "file").write_text("")
+    (folder / "syntax.py").write_text("def x(:\n")
+    (folder / "nul.py").write_bytes(b"x = 1\0\n")
+    (folder / "broken.zip").write_text("not a zip file")
+    for name in ("package", "runs/inner"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").touch()
+    (folder / "runs/inner/__main__.py").touch()
+    for name, text in (("no_interpreter", "#!/nowhere/python\n"), ("no_format", "\1\2\n")):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "no_permission").write_text("#!/bin/sh\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, "train.py"),
+        (2, "nowhere.py"),
+        (2, "package"),
+        (1, "syntax.py"),
+        (1, "nul.py"),
+        (1, "broken.zip"),
+        (1, "--run-path syntax.py"),
+        (0, "-m train"),
+        (0, "-m runs.inner"),
+        (1, "-m no_such_module"),
+        (1, "-m package"),
+        (1, "-m package.nothing"),
+        (1, "-m no_such_package.inner"),
+        (1, "-m file"),
+        (1, "-m ..train"),
+        (1, "-m builtins"),
+        (2, "-m ''"),
+        (0, "--no-python true"),
+        (2, "--no-python nowhere"),
+        (2, "--no-python ./no_interpreter"),
+        (2, "--no-python ./no_format"),
+        (2, "--no-python ./no_permission"),
+        (2, "PYTHON_EXEC=./no_interpreter train.py"),
+        (2, "PYTHON_EXEC=/nowhere/python train.py"),
+        (0, "--log-dir=logs train.py"),
+        (2, "--log-dir=/proc/x train.py"),
+        (2, "--log-dir=/proc/self/fd train.py"),
+        (2, "--log-dir=file train.py"),
+        (2, "--log-dir=file/x train.py"),
+        (0, "TMPDIR=/proc --tee=3 train.py"),
+        (2, "--failure-bundles=all --failure-bundle=/proc/x train.py"),
+        (2, "--config=nowhere.toml train.py"),
+        (2, "--config=syntax.py train.py"),
+        (2, "--event-log-handler=jsonl train.py"),
+        (0, "--event-log-handler=jsonl --log-dir=logs train.py"),
+        (2, "--event-log-handler=jsonl --event-conf=jsonl.keep=x --log-dir=logs train.py"),
+        (2, "--event-log-handler=console --event-conf=console.keys=x train.py"),
+        (0, "--rdzv-id= train.py"),
+        (2, "--rdzv-backend=c10d --rdzv-conf=store_type=file --rdzv-endpoint=/proc/x train.py"),
+        (2, "--nproc-per-node=0 train.py"),
+        (2, "--node-rank=3 train.py"),
+        (2, "--port-range=5-3 train.py"),
+        (2, "--max-restarts=3,hang train.py"),
+        (2, "--health-check=command:/nowhere train.py"),
+        (2, "--inject=nope train.py"),
+        (2, "--tee=7 train.py"),
+        (2, "--restart-on=( train.py"),
+    ],
+)
+def test_the_exit_codes_of_a_launch_and_of_its_dry_run(code, line, tmp_path, monkeypatch, capfd):
+    """A dry run refuses what a launch refuses, and what fails before the script's first line."""
+    make_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)
+    while "=" in words[0] and not words[0].startswith("-"):
+        name, _, value = words.pop(0).partition("=")
+        monkeypatch.setenv(name, value)
+    assert main(words) == code, capfd.readouterr().err
+    capfd.readouterr()
+    planned = main(["--dry-run", *words])
+    assert planned == (2 if code else 0)
+    assert len(capfd.readouterr().err.splitlines()) <= bool(code)
+
+
+def test_a_dry_run_does_not_know_what_the_script_does(tmp_path, monkeypatch):
+    make_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert [main([*words, "exits.py"]) for words in ([], ["--dry-run"])] == [7, 0]
 
 
 def test_a_token_that_the_backend_does_not_use(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from plaunch.cli.console import STDERR
 from plaunch.cli.file_systems import await_file_system
 from plaunch.cli.script import run_script_path
 from plaunch.cli.stdin import STDIN, refuse_to_run_path
-from plaunch.config import LaunchConfig, check_nodes, make_run_id
+from plaunch.config import NO_RUN_ID, LaunchConfig, check_nodes, default_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.parts import ADVICE_ON_OPTIONS, ADVICE_ON_SCRIPT, advise, load_object
@@ -78,7 +78,9 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         # As torchrun: one thread each, so that workers do not compete for the cores.
         worker_env["OMP_NUM_THREADS"] = "1"
-    run_id = _run_id(args, traits.is_single_node and max_nodes == 1)
+    # A job of one node needs no agreed id, and a constant one would mix up logs.
+    needs_none = traits.is_single_node and max_nodes == 1 and args.rdzv_id == NO_RUN_ID
+    run_id = ("" if needs_none else args.rdzv_id) or default_run_id(max_nodes)
     template = args.log_line_prefix_template
     if template is None:
         template = STDERR.line_template(run_id)
@@ -303,12 +305,6 @@ def _override_for_standalone(args: Arguments) -> None:
         logger.warning("--standalone overrides %s", ", ".join(overridden))
 
 
-def _run_id(args: Arguments, alone: bool) -> str:
-    run_id: str = args.rdzv_id
-    # A job of one node needs no agreed id, and a constant one would mix up logs.
-    return make_run_id() if alone and run_id == "none" else run_id
-
-
 # --- the workers' command -------------------------------------------------------------------------
 
 
@@ -372,6 +368,10 @@ def _check_script(script: str, args: Arguments) -> None:
         raise UsageError(
             f"the script {script!r} cannot be read: {error.strerror}{advice}"
         ) from error
+    if not os.access(script, os.R_OK):
+        raise UsageError(
+            f"the script {script!r} cannot be read by this user; check its permissions (ls -l)"
+        )
     # A folder or a zip file with a __main__.py is a script to python, too.
     if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
         raise UsageError(

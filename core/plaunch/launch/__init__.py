@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plaunch.config import NO_RUN_ID, make_run_id
+from plaunch.config import default_run_id
 from plaunch.errors import UsageError
 from plaunch.launch.prepare import LaunchRequest, prepare
 from plaunch.launch.session import LaunchSession
@@ -94,8 +94,7 @@ def launch_agent(
     if manager is None:
         manager = PluginManager.create(plugins)
     if not config.run_id:
-        # The nodes of a job must agree; on one, an id of its own keeps the logs of jobs apart.
-        config.run_id = make_run_id() if config.max_nodes == 1 else NO_RUN_ID
+        config.run_id = default_run_id(config.max_nodes)
     request = LaunchRequest(
         config, entrypoint, args, health_check_server, show, started, agent_class
     )

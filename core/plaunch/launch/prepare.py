@@ -219,7 +219,7 @@ def prepare(
         open_store=open_store or open_default_store,
         starter=find_starter(manager, context),
         extensions=extensions,
-        publish_events=_find_events(config, manager, used, extensions),
+        publish_events=_find_events(config, manager, context, used, extensions),
         used_plugins=used,
         exit_rules=_find_exit_rules(config, manager),
     )
@@ -247,6 +247,7 @@ def _environment(has_health_server: bool) -> dict[str, str]:
 def _find_events(
     config: LaunchConfig,
     manager: PluginManager,
+    context: PluginContext,
     used: Collection[str],
     extensions: Iterable[ExtensionRunner],
 ) -> PublishEvents | None:
@@ -265,7 +266,8 @@ def _find_events(
     if plugin is None:  # an unknown name is the better message
         for name in config.event_log_handler.split(","):
             manager.check_name(EVENT_HANDLERS, name)
-    readers = _load(plugin, "EVENT_READERS", "create the events that are read")(config, manager)
+    create = _load(plugin, "EVENT_READERS", "create the events that are read")
+    readers = create(config, manager, context)
     publish: PublishEvents = readers.publish
     return publish
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from plaunch.process.failure import describe_early_ends as describe_early_ends
     from plaunch.process.failure import describe_exit as describe_exit
     from plaunch.process.failure import describe_failure as describe_failure
+    from plaunch.process.folders import why_not_writable as why_not_writable
     from plaunch.process.logs import LogsDest as LogsDest
     from plaunch.process.logs import LogsSpecs as LogsSpecs
     from plaunch.process.logs import Std as Std
@@ -120,6 +121,7 @@ __getattr__, __dir__, __all__ = attach(
             "CONSEQUENCE_WINDOW EarlierAttempt ProcessFailure describe_early_ends describe_exit "
             "describe_failure"
         ),
+        ".folders": "why_not_writable",
         ".logs": "LogsDest LogsSpecs Std find_run_dir read_dest remove_temporary to_map",
         ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE inheritable without_secrets",
         ".outcomes": "RunProcsResult",

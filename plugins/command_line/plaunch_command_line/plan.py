@@ -19,6 +19,8 @@ from plaunch.plugin import RENDEZVOUS, find_worker_env
 from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, traits_of
 from plaunch_network import parse_rendezvous_endpoint
 
+from plaunch_command_line.command_check import check_command
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -103,6 +105,7 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
         components = invocation.prepare(manager, config)
         selected = manager.selected()
         workers = _workers(config, entrypoint, entrypoint_args, manager, components)
+        check_command(args, entrypoint, workers[0]["environment"])
         if reads_stdin(args):
             workers = [{**worker, "stdin": _STDIN} for worker in workers]
     return {

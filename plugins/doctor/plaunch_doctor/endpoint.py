@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
+from plaunch.process import why_not_writable
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE
 from plaunch_network import (
     SocketAddress,
@@ -227,7 +228,7 @@ def _check_proxies(context: NodeContext) -> Iterator[Finding]:
 
 
 def _check_folder(folder: str) -> Iterator[Finding]:
-    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+    if os.path.isdir(folder) and not why_not_writable(folder):
         yield Finding(Status.OK, _WHAT, f"{folder} can be written to; all nodes must see it")
     else:
         yield Finding(

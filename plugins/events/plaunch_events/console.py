@@ -50,6 +50,7 @@ class ConsoleEventHandler:
     """
 
     options: Final = frozenset({"keys"})
+    creates_nothing = True
 
     def __init__(self, context: PluginContext, stream: TextIO | None = None) -> None:
         keys = context.options.get("keys", "some")

@@ -40,6 +40,7 @@ class JsonlEventHandler:
     """
 
     options: Final = frozenset({"path", "max_bytes", "keep"})
+    creates_nothing = True
 
     def __init__(self, context: PluginContext) -> None:
         self._max_bytes = parse_size(context.options.get("max_bytes", "0"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.agent import BeforeWorkers, LaunchStarted, WorkersStarted
@@ -40,21 +41,29 @@ _MIN_LOGGED = 1.0  # seconds of a launch that succeeded
 
 
 class EventReaders:
-    """The event handlers of a launch, found but not created.
+    """The event handlers of a launch, found and checked, but not created.
 
     Args:
         config: the launch; it names the handlers, with their options in `options["event_conf"]`.
         manager: the plugins of the launch.
+        context: what each handler is created with, except for its options.
 
     Raises:
         PluginError: a handler cannot be loaded.
-        UsageError: a name is unknown; an option is malformed, or of a handler that is not selected.
+        UsageError: a name is unknown; an option is malformed, or of a handler that is not selected;
+            a handler refuses its options.
     """
 
-    def __init__(self, config: LaunchConfig, manager: PluginManager) -> None:
+    def __init__(
+        self, config: LaunchConfig, manager: PluginManager, context: PluginContext
+    ) -> None:
         self._manager = manager
         conf = parse_event_conf(config.options.get("event_conf", ()))
         self._found = find_event_handlers(manager, config.event_log_handler, conf)
+        for name, (factory, options) in self._found.items():
+            if getattr(factory, "creates_nothing", False):
+                own = replace(context, options=options)
+                manager.call(EVENT_HANDLERS, name, partial(factory, own))
         # Workers that are forked from this process have nothing to preload.
         self._may_advise = config.start_method != "fork" and not config.options.get("preload")
 

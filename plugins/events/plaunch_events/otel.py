@@ -45,6 +45,7 @@ class OtelEventHandler:
     """
 
     options: Final = frozenset({"trace_id", "wait"})
+    creates_nothing = True
 
     def __init__(
         self, context: PluginContext, *, max_wait: float = MAX_WAIT, is_idle: bool = True

@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
-from plaunch.process import remove_temporary
+from plaunch.process import remove_temporary, why_not_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,7 +180,7 @@ def temporary_base() -> str:
     """
     candidates = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
     for candidate in (*candidates, "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
-        if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
+        if candidate and os.path.isdir(candidate) and not why_not_writable(candidate):
             return candidate
     raise LogDirectoryError(
         "no directory for temporary files is writable; set TMPDIR, or give a log directory"

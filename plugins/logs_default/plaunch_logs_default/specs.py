@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import LogDirectoryError
-from plaunch.process import LogsDest, LogsSpecs, Std, to_map
+from plaunch.process import LogsDest, LogsSpecs, Std, to_map, why_not_writable
 
 from plaunch_logs_default.folders import (
     TemporaryFolder,
@@ -304,8 +304,8 @@ def _check_log_dir(log_dir: str) -> None:
     if not os.path.isdir(existing):
         what = "it" if existing == whole else repr(existing)
         problem = f"{what} is {'a file' if os.path.isfile(existing) else 'not a directory'}"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"{existing!r} is not writable for this user"
+    elif reason := why_not_writable(existing):
+        problem = f"{existing!r} {reason}"
     if problem:
         raise LogDirectoryError(
             f"log directory {log_dir!r} cannot be used: {problem}; choose another one"

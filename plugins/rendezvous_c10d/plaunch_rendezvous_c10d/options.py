@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.durations import Duration
 from plaunch.errors import UsageError
+from plaunch.process import why_not_writable
 from plaunch_network import parse_rendezvous_endpoint
 
 from plaunch_rendezvous_c10d.hosting import is_this_machine
@@ -103,9 +104,10 @@ def file_path(path: str) -> str:
             "folder, which does not exist any more; give a path that begins with /"
         ) from None
     folder = os.path.dirname(path)
-    if os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
+    reason = why_not_writable(folder)
+    if os.path.isdir(path) or reason:
         raise UsageError(
             f"the rendezvous store {path!r} (--rdzv-endpoint) cannot be a file: "
-            + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
+            + ("it is a folder" if os.path.isdir(path) else f"{folder!r} {reason}")
         )
     return path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import Extension
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
-from plaunch.process import LogsSpecs
+from plaunch.process import LogsSpecs, why_not_writable
 
 if TYPE_CHECKING:
     from plaunch.agent import Control, RunResult
@@ -108,6 +108,5 @@ def _problem(path: str) -> str:
     what = "which" if existing == whole else f"and {existing!r}"
     if not os.path.isdir(existing):
         return f"{what} is not a folder"
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return f"{what} is not writable for this user"
-    return ""
+    reason = why_not_writable(existing)
+    return f"{what} {reason}" if reason else ""
