@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from collections import Counter
 
 import pytest
@@ -156,3 +157,54 @@ def test_no_code_looks_into_a_sentence_for_people():
     assert {name: words - found[name] for name, words in OF_OTHERS.items()} == {
         name: set() for name in OF_OTHERS
     }
+
+
+# --- nor does a regular expression ----------------------------------------------------------------
+
+MATCHING = frozenset("compile findall finditer fullmatch match search split sub subn".split())
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[A-Za-z]{3}")  # not the letter of an escape
+# Modules whose expressions with words are about what others have written, or decide nothing.
+WITH_PATTERNS_OF_OTHERS = frozenset(
+    {
+        "plaunch.process.tracebacks",  # Python, glibc, torch
+        "plaunch_engines.kubernetes_client",  # urllib3
+        "plaunch_engines.slurm_allocation",  # what salloc prints
+        "plaunch_events.redaction",  # secrets in any text
+        "plaunch_hang.process",  # the title of a process, made of numbers
+        "plaunch_report.colors",  # paints ranks and paths of messages
+        "plaunch_report.failure_bundle.oom_kills",  # the kernel
+        "plaunch_report.failure_bundle.system",  # the kernel
+        "plaunch_report.hints",  # Python, C++ and torch
+    }
+)
+
+
+def patterns_with_words(tree):
+    """The constant parts of regular expressions that have a space and a word."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = ast.unparse(node.func).split(".")
+        if function[0] == "re" and function[-1] in MATCHING:
+            for part in ast.walk(node.args[0]):
+                value = part.value if isinstance(part, ast.Constant) else None
+                text = value.decode("latin-1") if isinstance(value, bytes) else value
+                if isinstance(text, str) and " " in text and WORD.search(text):
+                    yield text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'ACCOUNT = re.compile(rb"plaunch: restarted in ")',
+        "JOB = re.compile(r\"^job '([^']+)'\", re.M)",
+        'found = re.search(rf"rank {rank} has failed", text)',
+    ],
+)
+def test_a_pattern_of_a_sentence_is_found(source):
+    assert [*patterns_with_words(ast.parse(source))]
+
+
+def test_no_regular_expression_looks_into_a_sentence_for_people():
+    found = {name: [*patterns_with_words(tree)] for name, tree in parse_all().items()}
+    assert {name for name, texts in found.items() if texts} == WITH_PATTERNS_OF_OTHERS

@@ -12,6 +12,7 @@ from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES
 from plaunch.plugin.kinds import EVENT_HANDLERS, RENDEZVOUS, RESTART_POLICIES, SIGNAL_POLICIES
 from plaunch.process.components import START_METHODS
+from plaunch.process.marks import RUN_ID_VARIABLE
 from plaunch.process.signals import DEFAULT_SIGNALS
 from plaunch.values import Record, plain_dataclass
 
@@ -241,8 +242,8 @@ SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"  # torchrun sets it for its 
 
 
 def make_run_id() -> str:
-    """Generate a run id: 16 random hexadecimal digits."""
-    return os.urandom(8).hex()
+    """Generate a run id: 16 random hexadecimal digits; that of the launch that is described."""
+    return os.environ.get(RUN_ID_VARIABLE) or os.urandom(8).hex()
 
 
 def default_run_id(max_nodes: int) -> str:

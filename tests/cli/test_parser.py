@@ -113,6 +113,16 @@ def test_a_message_names_the_variable_that_set_the_option():
     )
 
 
+def test_what_a_message_quotes_stays():
+    """It is a value, which the user has to find as it was written."""
+    args = parse(["x.py"], {"PET_ROLE": "a"})
+    text = "--role is '--role', the job's --role isn't 'a \\' --role'"
+    there = "variable PET_ROLE"
+    assert args.name_sources(text) == text.replace("--role is", f"{there} is").replace(
+        "s --role", f"s {there}"
+    )
+
+
 @pytest.mark.parametrize(
     ("argv", "is_divided"),
     [

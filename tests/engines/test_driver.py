@@ -347,6 +347,24 @@ def test_the_first_failure_is_reported_once():
     assert output.messages[1:] == ["exit 3"]
 
 
+def test_each_restart_of_the_job_is_told_by_one_node():
+    """The others took some tenths of a second more or less."""
+
+    def restarting(handle):
+        handle.hello()
+        handle.receive()
+        handle.run(0)
+        for round in (1, 2):
+            handle.run(round)
+            handle.report(kind="restarted", round=round, text=f"restart {round}: {handle.node}")
+        handle.end(0, "succeeded")
+        return 0
+
+    output = drive(FakeEngine(restarting, restarting), plan(2))[1]
+    assert sum(text.startswith("restart 1: node") for text in output.messages) == 1
+    assert sum(text.startswith("restart 2: node") for text in output.messages) == 1
+
+
 def test_the_last_messages_of_one_node_come_below_the_report(capfd):
     def taking(seconds):
         def agent(handle):

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 from plaunch_engines.agent_process import AgentProcess
-from plaunch_engines.node import Reporter
 from plaunch_engines.records import InvalidRecord, Records
+from plaunch_engines.reporter import Reporter
 
 from helpers.waiting import wait_until
 
@@ -46,12 +46,12 @@ def run(tmp_path):
     """Run an agent with a script, and return what its streams have."""
     handles = []
 
-    def run(script):
+    def run(script, *options):
         (tmp_path / "train.py").write_text(script)
         command = [sys.executable, "-m", "plaunch_engines.node", str(tmp_path), "train.py"]
         handle = AgentProcess("node1", command, address="127.0.0.1")
         handles.append(handle)
-        arguments = ["--nnodes=1", "--nproc-per-node=1", "--", "train.py"]
+        arguments = ["--nnodes=1", "--nproc-per-node=1", *options, "--", "train.py"]
         streams = {handle.stdout: Records(), handle.stderr: Records()}
         found = {fd: [] for fd in streams}
         is_open = set(streams)
@@ -89,6 +89,19 @@ def test_each_stream_ends_with_a_record_after_all_output(run):
     assert kinds == ["hello", "running", "workers_ended", "end"]
     assert (err[-1]["kind"], err[-1]["code"]) == ("end", 0)
     assert b"careful" in b"".join(piece for piece in err if isinstance(piece, bytes))
+
+
+def test_a_restart_of_the_whole_job_is_a_record_and_another_one_is_text(run):
+    """The command shows the record of one node; what took so long differs between nodes."""
+    code = "import os; os._exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"
+    for backend, has_record in (("c10d", True), ("static", False)):
+        options = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"] if has_record else []
+        _, err = run(code, *options, "--max-restarts=1")
+        records = [piece for piece in err if isinstance(piece, dict)]
+        texts = b"".join(piece for piece in err if isinstance(piece, bytes))
+        found = [(one["round"], one["text"][:13]) for one in records if one["kind"] == "restarted"]
+        assert found == ([(1, "restarted in ")] if has_record else []), backend
+        assert (b"plaunch: restarted in " in texts) is not has_record
 
 
 def test_the_end_of_the_output_is_marked_although_a_worker_has_made_it_non_blocking():

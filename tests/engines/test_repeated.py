@@ -113,12 +113,6 @@ def test_further_lines_of_a_message_belong_to_it(shown):
     assert shown(("b", b"epoch 1\n" + lines[1])) == [("b", b"epoch 1\n" + lines[1])]
 
 
-def test_the_account_of_one_node_is_enough(shown):
-    first = b"plaunch: restarted in 3.4 s: 2.5 s stopping\n"
-    other = b"plaunch: restarted in 3.3 s: 2.7 s stopping\n"
-    assert shown(("a", first), ("b", other)) == [("", first)]
-
-
 def test_colours_make_no_difference(shown):
     text = b"\x1b[31mplaunch: all is lost\x1b[0m\n"
     assert shown(("a", text), ("b", text)) == [("", text)]

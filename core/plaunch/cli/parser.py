@@ -177,7 +177,7 @@ class Arguments(SimpleNamespace):
         """Replace options in a message by the variables or files that set them.
 
         Args:
-            text: the message; it names options as on a command line.
+            text: the message; it names options as on a command line. What it quotes stays.
         """
         given: dict[str, str] = {}
         for option in self.table:
@@ -191,7 +191,9 @@ class Arguments(SimpleNamespace):
         import re  # errors only
 
         names = "|".join(map(re.escape, given))
-        return re.sub(rf"(?<![\w-])(?:{names})(?![\w-])", lambda m: given[m.group()], text)
+        quoted = r"(?<!\w)'(?:[^'\\]|\\.)*'"
+        pattern = rf"{quoted}|(?<![\w-])(?:{names})(?![\w-])"
+        return re.sub(pattern, lambda found: given.get(found.group(), found.group()), text)
 
 
 def _words(option: Option) -> tuple[str, ...]:

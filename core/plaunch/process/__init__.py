@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from plaunch.process.logs import to_map as to_map
     from plaunch.process.marks import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.marks import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
+    from plaunch.process.marks import RUN_ID_VARIABLE as RUN_ID_VARIABLE
     from plaunch.process.marks import inheritable as inheritable
     from plaunch.process.marks import without_secrets as without_secrets
     from plaunch.process.outcomes import RunProcsResult as RunProcsResult
@@ -89,6 +90,8 @@ if TYPE_CHECKING:
     from plaunch.process.start import SubprocessContext as SubprocessContext
     from plaunch.process.start import start_processes as start_processes
     from plaunch.process.start import start_program as start_program
+    from plaunch.process.streams import PROMPT_HOLD as PROMPT_HOLD
+    from plaunch.process.streams import PROMPT_HOLD_IN_LOG as PROMPT_HOLD_IN_LOG
     from plaunch.process.streams import OutputCounts as OutputCounts
     from plaunch.process.streams import PatientStreams as PatientStreams
     from plaunch.process.streams import Sink as Sink
@@ -123,7 +126,7 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".folders": "why_not_writable",
         ".logs": "LogsDest LogsSpecs Std find_run_dir read_dest remove_temporary to_map",
-        ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE inheritable without_secrets",
+        ".marks": "JOBS_VARIABLE LAUNCHER_VARIABLE RUN_ID_VARIABLE inheritable without_secrets",
         ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (
@@ -134,7 +137,7 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".signals": "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals",
         ".start": "SubprocessContext start_processes start_program",
-        ".streams": "OutputCounts PatientStreams Sink Streams",
+        ".streams": "PROMPT_HOLD PROMPT_HOLD_IN_LOG OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",
         ".tracebacks": "Raised abort_in_output",
         ".watches": "Held HeldProcesses HoldWatch describe_hold",

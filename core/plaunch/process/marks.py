@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Has the process id of plaunch's command line, which sets it (plaunch.cli.entry). All its children
 # but the workers inherit the variable.
 LAUNCHER_VARIABLE = "PLAUNCH_LAUNCHER"
+# Has the run id of a launch for a process that describes it, and would generate another one.
+RUN_ID_VARIABLE = "PLAUNCH_DESCRIBED_RUN_ID"
 
 # Secrets of any plugin: PLAUNCH_RDZV_TOKEN, PLAUNCH_ETCD_PASSWORD.
 _PREFIX, _SECRETS = "PLAUNCH_", ("_TOKEN", "_PASSWORD")

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
+# Seconds for which a console holds back a line without an end that may be a prompt: on a terminal,
+# and elsewhere, where it could appear twice.
+PROMPT_HOLD = 0.1
+PROMPT_HOLD_IN_LOG = 1.0
+
 
 class OutputCounts(NamedTuple):
     """How much output of the workers has passed through the launcher.

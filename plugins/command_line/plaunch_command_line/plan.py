@@ -77,7 +77,7 @@ class _NoRendezvous(RendezvousHandler):
 
 
 def show_plan(invocation: Invocation) -> int:
-    """Print what the launch would do.
+    """Print what the launch would do, also if the workers' command would fail at once.
 
     Raises:
         PlaunchError: the launch would not start.
@@ -88,6 +88,8 @@ def show_plan(invocation: Invocation) -> int:
     # Arguments and variables may contain bytes that cannot be decoded.
     encoding = invocation.stream.encoding or "utf-8"
     invocation.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    entrypoint, _ = invocation.command()
+    check_command(invocation.parsed(), entrypoint, plan["workers"][0]["environment"])
     return 0
 
 
@@ -105,7 +107,6 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
         components = invocation.prepare(manager, config)
         selected = manager.selected()
         workers = _workers(config, entrypoint, entrypoint_args, manager, components)
-        check_command(args, entrypoint, workers[0]["environment"])
         if reads_stdin(args):
             workers = [{**worker, "stdin": _STDIN} for worker in workers]
     return {

@@ -18,7 +18,7 @@ from plaunch_network import join_host_port
 
 from plaunch_engines import records
 from plaunch_engines.agent_streams import AgentStreams
-from plaunch_engines.ending import AgentFailure, NodeFacts
+from plaunch_engines.ending import FailureRecords, NodeFacts
 from plaunch_engines.node_network import NodeNetwork
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _LAST_LINES = 5
 _MAX_SHOWN = 500  # characters of such a line
 _STREAM_WAIT = 2.0  # seconds without output, after the exit of an agent whose streams stay open
-_MAX_FAILURE = 1 << 20  # characters of a failure's text
 
 
 class AgentState(enum.Enum):
@@ -62,6 +61,7 @@ class ConnectedNode:
         news: how many records and ends of streams were read.
         is_counted: whether its loss has been handled.
         last_messages: what it wants to be shown below the report.
+        restarted: the records of its restarts that were not handled.
     """
 
     def __init__(
@@ -77,11 +77,12 @@ class ConnectedNode:
         self.news = 0
         self.is_counted = False
         self.last_messages = records.LastMessages()
+        self.restarted: list[dict[str, Any]] = []
         self._handle = handle
         self._ready_until = ready_until
         self._clock = clock
         self._hello: dict[str, Any] = {}
-        self._failure: AgentFailure | None = None
+        self._failure = FailureRecords()
         self._end: dict[str, Any] = {}
         self._round_at = 0.0
         self._ended_at = math.inf
@@ -89,7 +90,7 @@ class ConnectedNode:
         self._exited_at = 0.0
         self._has_begun = self._is_stopped = self._is_replaced = False
         self._facts: NodeFacts | None = None  # until something changes
-        self._problem = self._failure_text = ""
+        self._problem = ""
         self._streams = AgentStreams(handle, clock)
         self._has_whole_output = False
         self._lines = 0  # of its output, so far
@@ -326,7 +327,7 @@ class ConnectedNode:
             code=self.code,
             has_succeeded=end.get("has_succeeded", False),
             verdict=JobOutcome(end["verdict"]) if end.get("verdict") else None,
-            failure=self._failure,
+            failure=self._failure.last,
             round=self.round if running else None,
             size=running.get("nodes", 0),
             round_at=self._round_at,
@@ -373,17 +374,12 @@ class ConnectedNode:
                 self.network.add_answer(records.printable_record(record))
             case "running":
                 self.running, self._round_at = record, self._clock()
+            case "restarted":
+                self.restarted.append(records.printable_record(record))
             case "workers_ended":
                 self.has_ended_workers = True
-            case "failure_text":
-                self._failure_text += record["text"]
-                if len(self._failure_text) > _MAX_FAILURE:
-                    self.stop(f"{self.name}: its agent has sent a failure without an end")
-            case "failure":
-                known = {name: value for name, value in record.items() if name != "kind"}
-                known["text"] = self._failure_text + record["text"]
-                self._failure = AgentFailure(**known, reported_at=self._clock())
-                self._failure_text = ""
+            case "failure_text" | "failure":
+                self._failure.add(record, self._clock())
             case "last_message":
                 self.last_messages.add(record["text"], is_more=record["is_more"])
             case "end":
@@ -391,3 +387,5 @@ class ConnectedNode:
                 self._ended_at = self._clock()
             case "end_of_output":
                 self._has_whole_output = True
+        if self._failure.is_too_long:
+            self.stop(f"{self.name}: its agent has sent a failure without an end")

@@ -87,6 +87,7 @@ class JobDriver:
         self._nodes = StartedNodes(engine, plan, output.say, clock)
         self._job = _Job()
         self._repeated = RepeatedMessages(clock)
+        self._restarted = 0  # the last round that has followed a restart, of those that are shown
         self._suspension = SuspensionMeter(plan.silence_limit, pause_clock)
         self._began = self._checked_at = clock()
         self._is_reading = True
@@ -155,6 +156,13 @@ class JobDriver:
         """Write messages that have waited for equal ones of other nodes long enough, or all."""
         for name, text in self._repeated.due(is_last=is_last):
             self._output.write(STDERR, name, text)
+        # Where the time went: that of one node is enough, although others differ by a little.
+        for node in self._nodes:
+            while node.restarted:
+                record = node.restarted.pop(0)
+                if record["round"] > self._restarted:
+                    self._restarted = record["round"]
+                    self._output.say(record["text"])
 
     def _write(self, node: ConnectedNode, texts: Iterable[tuple[bool, bytes]]) -> None:
         """Write what a node has written."""

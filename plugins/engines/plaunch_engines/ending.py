@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import ExitCode
 from plaunch.rendezvous import JobOutcome
@@ -12,9 +12,11 @@ from plaunch.rendezvous import JobOutcome
 from plaunch_engines.errors import NodesLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from plaunch.errors import PlaunchError
+
+_MAX_TEXT = 1 << 20  # characters of a failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,31 @@ class AgentFailure:
     is_of_workers: bool = False
     is_consequence: bool = False
     reported_at: float = 0.0
+
+
+class FailureRecords:
+    """The records of an agent's failures, whose texts come in parts.
+
+    Attributes:
+        last: the last failure that is complete, or None.
+    """
+
+    def __init__(self) -> None:
+        self.last: AgentFailure | None = None
+        self._text = ""  # of the next one
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the text of a failure does not end."""
+        return len(self._text) > _MAX_TEXT
+
+    def add(self, record: Mapping[str, Any], now: float) -> None:
+        """Add a record, the last of which has the other fields of a failure."""
+        self._text += record["text"]
+        if record["kind"] == "failure":
+            fields = {**record, "text": self._text, "reported_at": now}
+            del fields["kind"]
+            self.last, self._text = AgentFailure(**fields), ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import math
 import os
 import random
@@ -34,6 +35,7 @@ from plaunch_network import interface_addresses, is_loop_back
 from plaunch_engines import records
 from plaunch_engines.node_command import begin_path
 from plaunch_engines.options import ENGINE_VARIABLE
+from plaunch_engines.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -138,57 +140,6 @@ def find_port() -> int:
     return 0
 
 
-class Reporter:
-    """Writes records to the command that started this agent.
-
-    Args:
-        nonce: shows the command that a record is of this agent; workers must not get it.
-        stdout: the agent's standard output, which workers inherit.
-    """
-
-    def __init__(self, nonce: str, stdout: int) -> None:
-        self._nonce = nonce
-        self._stdout = stdout
-
-    def report(self, kind: str, **fields: object) -> None:
-        """Write a record to standard error."""
-        self._write(records.encode(self._nonce, kind=kind, **fields))
-
-    def report_failure(self, text: str, **fields: object) -> None:
-        """Write the records of a failure."""
-        self._write(records.encode_failure(self._nonce, text, **fields))
-
-    def report_last_message(self, text: str, level: str) -> None:
-        """Write the records of a message that the command shows below its report."""
-        del level  # they inform
-        self._write(records.encode_last_message(self._nonce, text))
-
-    def finish(self, code: int, *, has_succeeded: bool, verdict: str) -> None:
-        """Report the end of the agent, and that both streams are complete.
-
-        Waits as long as the command does not read: it has another limit, or has ended, which ends
-        this process, too.
-
-        Args:
-            code: the exit code.
-            has_succeeded: whether all workers of this node have succeeded in its last round.
-            verdict: how the job ended, according to its own record; empty if that is not known.
-        """
-        from plaunch.cli import STDERR
-
-        self.report("end", code=code, has_succeeded=has_succeeded, verdict=verdict)
-        STDERR.finish(threading.TIMEOUT_MAX)
-        os.set_blocking(self._stdout, True)  # a worker may have changed that
-        with contextlib.suppress(OSError):  # the command has ended
-            os.write(self._stdout, records.encode(self._nonce, kind="end_of_output"))
-
-    def _write(self, lines: bytes) -> None:
-        from plaunch.cli import STDERR
-
-        for line in lines.splitlines(keepends=True):  # each with one write, so that it stays whole
-            STDERR.write(line.decode())
-
-
 class ConnectedAgent(Extension):
     """The agent of this node, as the connection ends it and the command sees it.
 
@@ -202,6 +153,7 @@ class ConnectedAgent(Extension):
         self._reporter = reporter
         self._control: Control | None = None
         self._ranks: set[int] = set()
+        self._round = 0
         self._is_job_wide = False
         self._has_ended = False
         self._silence = ""  # why this node ends for a command that is silent
@@ -217,6 +169,7 @@ class ConnectedAgent(Extension):
         """
         from plaunch.cli import run
 
+        logging.getLogger("plaunch").addFilter(self._is_shown)
         try:
             run(arguments, plugins=[self], is_introduced=True)
         except SignalException:
@@ -234,6 +187,14 @@ class ConnectedAgent(Extension):
             if error.exit_code != ExitCode.OK:  # a spare that was not needed has not failed
                 self._report_failure(error)
             raise SystemExit(error.exit_code) from None
+
+    def _is_shown(self, record: logging.LogRecord) -> bool:
+        """Whether the command shows a message as text; reports those that all nodes have."""
+        if not (self._is_job_wide and getattr(record, "is_of_restart", False)):
+            return True
+        text = record.getMessage()[: records.MAX_PART]
+        self._reporter.report("restarted", round=self._round, text=text)
+        return False
 
     def _report_failure(self, error: PlaunchError) -> None:
         first = getattr(error, "get_first_failure", None)
@@ -302,6 +263,7 @@ class ConnectedAgent(Extension):
     def plaunch_workers_started(self, group: GroupInfo) -> None:
         """Report the round that begins."""
         self._ranks.update(worker.global_rank for worker in group.workers)
+        self._round = group.round
         self._reporter.report(
             "running",
             round=group.round,

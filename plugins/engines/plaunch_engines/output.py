@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.process import PROMPT_HOLD, PROMPT_HOLD_IN_LOG
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ _SLICE = 64 << 10  # bytes of one write
 _SLOW_SLICE = 4 << 10  # bytes of one write after a slow one, so that progress is seen
 _SLOW_WRITE = 0.05  # seconds
 _ERASE = b"\r\x1b[K"
-# Seconds to wait for the end of a line, on a terminal and elsewhere: as agents do for teed lines.
-_HOLD, _HOLD_IN_LOG = 0.1, 1.0
 _MAX_REPEATED = 64 << 10  # bytes of a line without an end that are kept to repeat it
 _STATUS_INTERVAL = 0.5  # seconds between two changes of the status line
 
@@ -126,7 +125,11 @@ class MergedOutput:
 
     def hold(self, is_error: bool) -> float:
         """Return how long to wait for the end of a line before it is written, in seconds."""
-        return _HOLD if self._is_terminal(STDERR if is_error else self._stdout) else _HOLD_IN_LOG
+        return (
+            PROMPT_HOLD
+            if self._is_terminal(STDERR if is_error else self._stdout)
+            else PROMPT_HOLD_IN_LOG
+        )
 
     @staticmethod
     def _is_terminal(fd: int) -> bool:

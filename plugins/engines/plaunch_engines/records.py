@@ -25,7 +25,7 @@ from plaunch.texts import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 2  # of the records and of the lines in the other direction
+VERSION = 3  # of the records and of the lines in the other direction
 MAX_LINE = 64 << 10  # bytes; a longer line of text is passed on in parts
 # Bytes of a record while others write to the same stream: what one write puts into a pipe (PIPE_BUF
 # of Linux), less room for a message that is written with it.
@@ -139,6 +139,8 @@ FIELDS: Mapping[str, Mapping[str, Whole | Text | Texts | Flag | OneOf]] = Mappin
             "round": Whole(), "attempt": Whole(), "nodes": Whole(1), "workers": Whole(1),
             "is_job_wide": Flag(),
         },
+        # The message about the restart that has led to a round of the whole job.
+        "restarted": {"round": Whole(), "text": Text(MAX_PART)},
         # The workers of this node have ended, and no round follows here.
         "workers_ended": {},
         # A part of the text of a failure, which follows.

@@ -22,8 +22,6 @@ _WORD = b"plaunch:"
 _MESSAGE = b"plaunch: "
 _CONTINUATION = b"  "
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
-# Where the time went: that of one node is enough, although others differ by tenths of a second.
-_ACCOUNT = re.compile(rb"plaunch: restarted in ")
 
 
 @dataclass(eq=False)
@@ -154,16 +152,14 @@ class RepeatedMessages:
             lines.waiting.append(line)
             lines.size += len(line)
             return
-        account = _ACCOUNT.match(text)
-        key = account.group() if account else text
         now = self._clock()
-        known = self._messages.get(key)
+        known = self._messages.get(text)
         if known and node not in known.nodes and now - known.at < _SECONDS:
             known.nodes.add(node)
             return
         message = _Message(node, line, now, now + _HOLD, {node})
-        self._messages[key] = message
-        self._messages.move_to_end(key)
+        self._messages[text] = message
+        self._messages.move_to_end(text)
         if len(self._messages) > _MOST:
             self._messages.popitem(last=False)
         lines.waiting.append(message)

@@ -144,7 +144,8 @@ class EventPublisher:
             for queue in self._queues:
                 queue.put(event)
             if event.name == "plaunch.restart.completed":
-                logger.info("restarted in %s", describe_restart(_seconds(event)))
+                took = describe_restart(_seconds(event))
+                logger.info("restarted in %s", took, extra={"is_of_restart": True})
             elif event.name == "plaunch.launcher.finished":
                 self._finish(event, has_joined=bool(notification.group.workers))
         if isinstance(notification, LaunchStarted):

@@ -50,7 +50,7 @@ def write(folder, failed=None, times=None, **settings):
     write_short(failed, context_of(**settings), folder, times)
 
 
-def write_short(failed, context, folder, times=None, run=lambda words, until: b"said\n"):
+def write_short(failed, context, folder, times=None, run=lambda words, until, run_id: b"said\n"):
     times = bundle.BundleTimes(**(times or {}))
     parts = partial(bundle.create_parts, run=run, kernel_log=os.devnull)
     bundle.write_bundle(failed, context, str(folder), times, parts)
@@ -126,7 +126,7 @@ def test_missing_parts_are_listed(tmp_path):
 def test_a_part_that_hangs_is_left_out(tmp_path, gate, logged):
     failed = FailedAttempt("train.py", 0)
 
-    def hang(words, until):
+    def hang(words, until, run_id):
         gate.wait()
 
     write_short(failed, context_of(), tmp_path, {"parts": 0.4}, hang)

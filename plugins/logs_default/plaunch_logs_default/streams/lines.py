@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.process import PROMPT_HOLD, PROMPT_HOLD_IN_LOG
+
 from plaunch_logs_default.streams.sinks import HOLD, ByteSink
 
 if TYPE_CHECKING:
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from plaunch_logs_default.streams.consoles import Console
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
-PROMPT_HOLD = 0.1  # seconds to hold back an incomplete line that may be a prompt
-PROMPT_HOLD_IN_LOG = 1.0  # the same if the console is no terminal, where it could appear twice
 TIME_MACRO = "${time}"
 LINE_MACRO = "${line}"  # makes the text a template for the line instead of a prefix
 

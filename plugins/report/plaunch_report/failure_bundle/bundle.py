@@ -182,7 +182,7 @@ def create_parts(
     words: Sequence[str] | None,
     until: float,
     *,
-    run: Callable[[Sequence[str], float], bytes] = commands.run_plaunch,
+    run: Callable[[Sequence[str], float, str], bytes] = commands.run_plaunch,
     kernel_log: str = system.LOG,
 ) -> dict[str, Part]:
     """Return the functions that collect each part, the most important ones first.
@@ -197,6 +197,9 @@ def create_parts(
         kernel_log: the device of the kernel's log.
     """
 
+    def run_for(argv: Sequence[str]) -> bytes:
+        return run(argv, until, context.run_id)
+
     def failures() -> dict[int, ProcessFailure]:
         return find_failures(failed, attempt_files.of_worker)
 
@@ -210,10 +213,8 @@ def create_parts(
         "logs": lambda: attempt_files.logs(failures()),
         "stacks": attempt_files.stacks,
         "versions.txt": lambda: system.find_versions(sys.path),
-        "plan.txt": lambda: commands.find_plan(
-            words, context.settings, context.run_id, lambda argv: run(argv, until)
-        ),
-        "doctor.txt": lambda: commands.find_doctor(words, lambda argv: run(argv, until)),
+        "plan.txt": lambda: commands.find_plan(words, context.settings, run_for),
+        "doctor.txt": lambda: commands.find_doctor(words, run_for),
         "kernel.txt": lambda: system.find_kernel_lines(failed.pids, _began(failed), kernel_log),
     }
     if failed.is_restart and context.settings.get("start_method") == "fork":

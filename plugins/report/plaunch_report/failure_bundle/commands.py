@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process import LAUNCHER_VARIABLE, inheritable
+from plaunch.process import LAUNCHER_VARIABLE, RUN_ID_VARIABLE, inheritable
 from plaunch_events import WITHHELD, is_secret
 
 from plaunch_report.failure_bundle.gathering import File, LateError, MissingError
@@ -29,7 +28,6 @@ _CODE = (
 )
 _NICENESS = 10  # workers that start meanwhile have priority
 _LAST_WAIT = 0.2  # seconds for a killed process to end
-_JOB = re.compile(r"^job '([^'\n]+)'", re.MULTILINE)
 
 
 def own_words() -> list[str] | None:
@@ -41,7 +39,6 @@ def own_words() -> list[str] | None:
 def find_plan(
     words: Sequence[str] | None,
     settings: Mapping[str, object],
-    run_id: str,
     run: Callable[[Sequence[str]], bytes],
 ) -> Iterator[File]:
     """The output of `--dry-run`; for a launch without a command line, its settings.
@@ -49,7 +46,6 @@ def find_plan(
     Args:
         words: the words of the command line, if there is one.
         settings: the settings of the launch, by name.
-        run_id: the id of the job; it replaces an id that `--dry-run` generated.
         run: runs plaunch with the given words, and returns its stdout.
 
     Raises:
@@ -59,12 +55,8 @@ def find_plan(
         note = "the settings given in code"
         yield File("plan.txt", _format_settings(settings).encode(errors="replace"), note)
         return
-    text = run(["--dry-run", *words]).decode(errors="surrogateescape")
-    made_up = _JOB.search(text)
-    if made_up is not None and settings.get("max_nodes") == 1:
-        text = text.replace(made_up[1], run_id)
     note = "the output of --dry-run for the command line"
-    yield File("plan.txt", text.encode(errors="surrogateescape"), note)
+    yield File("plan.txt", run(["--dry-run", *words]), note)
 
 
 def find_doctor(
@@ -78,8 +70,10 @@ def find_doctor(
     yield File("doctor.txt", run(["--doctor", *(words or ())]))
 
 
-def run_plaunch(words: Sequence[str], until: float) -> bytes:
+def run_plaunch(words: Sequence[str], until: float, run_id: str) -> bytes:
     """Run plaunch and return its stdout; kill it at `until`, on the monotonic clock.
+
+    Where a launch would generate a run id, it shows `run_id`.
 
     Raises:
         MissingError: it printed nothing, or was killed.
@@ -87,6 +81,7 @@ def run_plaunch(words: Sequence[str], until: float) -> bytes:
     began = time.monotonic()
     # The variable distinguishes the launcher's own processes from orphans of workers.
     mark = {LAUNCHER_VARIABLE: str(os.getpid())} if own_words() is not None else {}
+    mark[RUN_ID_VARIABLE] = run_id
     path = "\n".join(map(str, sys.path))
     process = subprocess.Popen(
         [sys.executable, "-c", _CODE, path, *words],
