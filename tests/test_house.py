@@ -166,6 +166,7 @@ WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[A-Za-z]{3}")  # not the letter o
 # Modules whose expressions with words are about what others have written, or decide nothing.
 WITH_PATTERNS_OF_OTHERS = frozenset(
     {
+        "plaunch.process.interleaved",  # tracebacks of Python
         "plaunch.process.tracebacks",  # Python, glibc, torch
         "plaunch_engines.kubernetes_client",  # urllib3
         "plaunch_engines.slurm_allocation",  # what salloc prints
