@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch
-from plaunch.agent import Snapshot
+from plaunch.agent import Snapshot, WorkerState
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_torchrun import health
 from plaunch_torchrun.elastic.timer import FileTimerClient, FileTimerRequest
 from plaunch_torchrun.health import HealthCheckServer
-from plaunch_torchrun.plugin import Timers
+from plaunch_torchrun.plugin import TimerExtension, Timers
+
+from helpers.programs import running_python
 
 SCRIPT = """\
 import os, signal, sys, time
@@ -115,6 +120,63 @@ def test_a_child_process_of_a_worker_is_killed_too(monkeypatch, tmp_path):
             assert child.wait(60) == -signal.SIGKILL
     finally:
         extension.stop(None)
+
+
+class StartingControl:
+    """An agent that starts its workers, and knows them after some snapshots."""
+
+    def __init__(self, snapshots):
+        self.snapshots = snapshots
+        self.signals = queue.Queue()
+
+    def snapshot(self):
+        return next(self.snapshots)
+
+    def signal_workers(self, signum, ranks, reason):
+        self.signals.put((signum, ranks, reason))
+
+
+def expire(path, pid):
+    """Request a timer for a process that has expired."""
+    request = FileTimerRequest(pid, "step", time.time() - 1, signal.SIGKILL)
+    FileTimerClient(str(path))._send(request)
+
+
+@pytest.mark.parametrize("state", ["INIT", "FAILED", "STOPPED"])
+def test_of_a_worker_that_the_agent_does_not_know_yet_the_reason_is_known(tmp_path, state):
+    path, extension = tmp_path / "pipe", TimerExtension(str(tmp_path / "pipe"), "job")
+    with running_python("-c", "import time; time.sleep(600)") as worker:
+        starting = Snapshot(WorkerState[state], 0, 0, (0, 1), {})
+        started = Snapshot(WorkerState.HEALTHY, 0, 0, (0, 1), {0: 1, 1: worker.pid})
+        control = StartingControl(itertools.chain([starting] * 3, itertools.repeat(started)))
+        extension.start(control)
+        try:
+            expire(path, worker.pid)
+            signum, ranks, reason = control.signals.get(timeout=60)
+        finally:
+            extension.stop(None)
+        assert worker.poll() is None
+    assert (signum, ranks) == (signal.SIGKILL, [1])
+    assert reason == "its timer 'step' had expired, so plaunch sent it SIGKILL"
+
+
+def test_the_end_of_the_launch_ends_the_wait_for_the_start(tmp_path):
+    path, has_asked = tmp_path / "pipe", threading.Event()
+    starting = Snapshot(WorkerState.INIT, 0, 0, (0,), {})
+
+    def snapshots():
+        while True:
+            has_asked.set()
+            yield starting
+
+    extension = TimerExtension(str(path), "job")
+    extension.start(StartingControl(snapshots()))
+    with running_python("-c", "import time; time.sleep(600)") as worker:
+        expire(path, worker.pid)
+        assert has_asked.wait(60)
+        extension.stop(None)
+        assert worker.wait(60) == -signal.SIGKILL
+    assert not path.exists()
 
 
 def test_a_failure_for_another_reason_is_not_explained(enabled):

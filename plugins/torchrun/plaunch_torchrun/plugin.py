@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from plaunch import hookimpl
-from plaunch.agent import Extension
+from plaunch.agent import Extension, WorkerState
 from plaunch.errors import UsageError
 
 from plaunch_torchrun.elastic.timer.server import FileTimerServer
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from plaunch.plugin import PluginContext
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+_START_WAIT = 60.0  # seconds for the start of all workers, before one is killed without a reason
+_START_INTERVAL = 0.05  # seconds between two checks for that
 
 
 class Timers:
@@ -54,6 +58,7 @@ class TimerExtension(Extension):
         self._path = path
         self._run_id = run_id
         self._server: FileTimerServer | None = None
+        self._is_ending = threading.Event()
 
     def start(self, control: Control) -> None:
         """Create the pipe, and start the server.
@@ -63,8 +68,7 @@ class TimerExtension(Extension):
         """
 
         def kill(pid: int, signum: int, reason: str) -> None:
-            now = control.snapshot()
-            ranks = [rank for rank, known in now.pids.items() if known == pid]
+            ranks = self._find_ranks(control, pid)
             if ranks:
                 control.signal_workers(signum, ranks, reason)
             else:  # a child process of a worker
@@ -80,9 +84,23 @@ class TimerExtension(Extension):
         self._server = server
         server.start()
 
+    def _find_ranks(self, control: Control, pid: int) -> list[int]:
+        """Find the ranks of the worker with this process id: one, or none if it is no worker.
+
+        The agent knows its workers only once all of them are started.
+        """
+        until = time.monotonic() + _START_WAIT
+        while True:
+            now = control.snapshot()
+            ranks = [rank for rank, known in now.pids.items() if known == pid]
+            is_known = bool(ranks) or WorkerState.is_running(now.state)
+            if is_known or time.monotonic() >= until or self._is_ending.wait(_START_INTERVAL):
+                return ranks
+
     def stop(self, result: RunResult | None) -> None:
         """Stop the server, and remove the pipe."""
         del result
+        self._is_ending.set()
         if self._server is not None:
             self._server.stop()
             self._server = None
