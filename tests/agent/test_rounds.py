@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -380,6 +382,37 @@ def test_a_stop_signal_makes_it_leave(caplog):
         assert handler.calls == ["shutdown", "leave"]
     assert "SIGTERM received; this node leaves the job" in caplog.text
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_that_belongs_to_the_request_for_the_end_does_not_make_it_leave(caplog):
+    """A wrapper has forwarded Ctrl-C, and the agent's run has ended meanwhile."""
+    was_asked = threading.Event()
+
+    class Policy(StopSignalPolicy):
+        def action(self, signum):
+            was_asked.set()
+            return super().action(signum)
+
+    with Slow() as handler:
+
+        def forward():
+            assert handler.begun.wait(30)
+            send(signal.SIGINT)
+            assert was_asked.wait(30)
+            handler.left.set()
+
+        with meanwhile(forward):
+            # The first one came just now, however busy this machine is.
+            assert shut_down(handler, Policy([signal.SIGINT]), math.inf)
+        assert handler.calls == ["shutdown"]
+    assert "SIGINT" not in caplog.text
+
+
+def test_a_later_signal_makes_it_leave():
+    with Slow() as handler:
+        with meanwhile(handler.stop_when_begun):
+            assert shut_down(handler, POLICY, time.monotonic() - 1000.0)
+        assert handler.calls == ["shutdown", "leave"]
 
 
 @pytest.mark.parametrize("has_thread", [True, False])

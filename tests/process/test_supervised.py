@@ -543,7 +543,7 @@ def test_the_second_signal_skips_the_grace(run_deaf):
     context = run_deaf(handle_signals=True)
     with pytest.raises(SignalException):
         os.kill(os.getpid(), signal.SIGTERM)
-    alarm = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+    alarm = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     alarm.start()
     context.close(signal.SIGTERM, timeout=600)
     alarm.join()

@@ -6,10 +6,13 @@ import logging
 import os
 import signal
 import threading
+import time
 
 import pytest
 from plaunch.errors import SignalException
 from plaunch_torchrun.stop_signals import StopSignals
+
+from helpers.clock import Clock
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -35,8 +38,8 @@ def receive(signum):
     os.kill(os.getpid(), signum)
 
 
-def installed(escalated=None):
-    signals = StopSignals(escalated or Escalated())
+def installed(escalated=None, clock=time.monotonic):
+    signals = StopSignals(escalated or Escalated(), clock)
     signals.install()
     return signals
 
@@ -152,30 +155,63 @@ def test_on_another_thread_nothing_is_installed_and_that_is_logged(caplog):
     assert "on thread 'starter'" in caplog.text
 
 
-def test_signals_in_a_held_block_are_raised_at_its_end_and_the_second_escalates():
-    escalated = Escalated()
-    signals = installed(escalated)
+# Two stop signals, the seconds between them, and whether the second is another request.
+SIGNALS = [
+    (signal.SIGTERM, signal.SIGINT, 0.3, True),
+    (signal.SIGINT, signal.SIGINT, 0.3, True),
+    (signal.SIGINT, signal.SIGINT, 0.1, False),  # another process has forwarded it
+    (signal.SIGQUIT, signal.SIGQUIT, 0.1, False),
+    (signal.SIGTERM, signal.SIGTERM, 1.9, False),  # Slurm
+    (signal.SIGTERM, signal.SIGHUP, 1.9, False),  # systemd
+    (signal.SIGTERM, signal.SIGTERM, 2.1, True),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "seconds", "is_new"), SIGNALS)
+def test_signals_in_a_held_block_are_raised_at_its_end_and_another_request_escalates(
+    first, second, seconds, is_new
+):
+    escalated, clock = Escalated(), Clock()
+    signals = installed(escalated, clock)
     steps = []
 
     def work():
         with signals.held():
             with signals.held():
-                receive(signal.SIGTERM)
-                steps.append(("inner", escalated.times))
-            receive(signal.SIGINT)
-            steps.append(("outer", escalated.times))
+                receive(first)
+                steps.append(escalated.times)
+            clock.advance(seconds)
+            receive(second)
+            steps.append(escalated.times)
 
     with pytest.raises(SignalException) as caught:
         work()
-    assert steps == [("inner", 0), ("outer", 1)]
-    assert caught.value.sigval is signal.SIGTERM
+    assert steps == [0, is_new]
+    assert caught.value.sigval is first
 
 
-def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
-    escalated = Escalated()
-    signals = installed(escalated)
+@pytest.mark.parametrize(("first", "second", "seconds", "is_new"), SIGNALS)
+def test_after_a_signal_was_raised_another_request_escalates_the_close(
+    first, second, seconds, is_new
+):
+    escalated, clock = Escalated(), Clock()
+    signals = installed(escalated, clock)
     with pytest.raises(SignalException):
-        receive(signal.SIGTERM)
+        receive(first)
+    clock.advance(seconds)
     with signals.held():
-        receive(signal.SIGTERM)
-    assert escalated.times == 1
+        receive(second)
+    assert escalated.times == is_new
+
+
+def test_a_signal_of_the_same_request_is_not_raised_again():
+    clock = Clock()
+    signals = installed(clock=clock)
+    with pytest.raises(SignalException):
+        receive(signal.SIGINT)
+    clock.advance(0.1)
+    receive(signal.SIGINT)
+    clock.advance(0.2)
+    with pytest.raises(SignalException):
+        receive(signal.SIGINT)
+    signals.restore()

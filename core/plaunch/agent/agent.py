@@ -283,6 +283,12 @@ class SimpleElasticAgent(ElasticAgent):
         return self._status.is_asked_to_end()
 
     @property
+    def asked_at(self) -> float:
+        """When the first stop signal of this run arrived (`ReceivedSignal.at`); -inf if none."""
+        state = self._status.state
+        return -math.inf if state.asked_by is None else state.asked_at
+
+    @property
     def has_ended_job(self) -> bool:
         """Whether this run ends because the end of the job on all nodes was requested.
 

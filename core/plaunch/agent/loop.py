@@ -22,7 +22,7 @@ from plaunch.agent.effects import Effects, log_without_effect
 from plaunch.agent.extensions import Hang, SignalWorkers, Snapshot
 from plaunch.agent.phases import Phases
 from plaunch.agent.poller import QUIET_INTERVAL, BackgroundCall
-from plaunch.process.signals import SignalAction
+from plaunch.process.signals import KEYS, SignalAction
 from plaunch.process.streams import show_rest
 
 if TYPE_CHECKING:
@@ -179,9 +179,7 @@ class Loop:
             if is_endless:
                 is_over = bool(stops) or components.requests.has_end()
             else:  # programs send SIGTERM more than once for one request
-                is_over = any(
-                    one.signum in states.KEYS and before.is_impatient(one) for one in stops
-                )
+                is_over = any(one.signum in KEYS and before.is_impatient(one) for one in stops)
             if is_over:
                 streams.escalate()
                 until = min(until, time.monotonic() + _REPORT_WAIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import replace
@@ -23,7 +24,7 @@ from plaunch.errors import (
     text_of_error,
 )
 from plaunch.process.marks import owns_process
-from plaunch.process.signals import SignalAction
+from plaunch.process.signals import SignalAction, is_same_request
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.backend import NodeSettings
 from plaunch.rendezvous.job import JobRendezvous
@@ -323,12 +324,16 @@ def release_rendezvous(release: Callable[[], bool]) -> None:
     logger.warning("the rendezvous could not be shut down cleanly%s", why)
 
 
-def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
+def shut_down(
+    handler: RendezvousHandler, policy: SignalPolicy, asked_at: float = -math.inf
+) -> bool:
     """Shut `handler` down, which may wait for other nodes; a stop signal makes it leave at once.
 
     Args:
         handler: the rendezvous.
         policy: what signals mean.
+        asked_at: when a stop signal arrived that the agent has handled (`ReceivedSignal.at`);
+            one that belongs to the same request is ignored.
 
     Returns:
         What the handler returns: whether all went well.
@@ -346,7 +351,8 @@ def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
             while not call.is_done():
                 poller.poll((), None)
                 for received in inbox.take():
-                    if received.action is SignalAction.STOP:
+                    is_new = not is_same_request(received.signum, received.at - asked_at)
+                    if is_new and received.action is SignalAction.STOP:
                         logger.warning(
                             "%s received; this node leaves the job", received.signum.name
                         )

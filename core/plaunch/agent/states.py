@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import enum
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import WorkerState
+from plaunch.process.signals import KEYS, is_same_request
 from plaunch.values import Value, plain_dataclass
 
 if TYPE_CHECKING:
-    from plaunch.rendezvous.job import JobOutcome
+    import signal
 
-# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
-# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
-_SAME_REQUEST = 2.0
-# The same for SIGINT and SIGQUIT, which a terminal sends: no hand presses two keys within it, but a
-# wrapper in the launcher's process group may forward what the launcher gets as well.
-_SAME_KEY = 0.2
-KEYS = (signal.SIGINT, signal.SIGQUIT)  # the signals of a terminal's keys
+    from plaunch.rendezvous.job import JobOutcome
 
 
 class Phase(enum.Enum):
@@ -118,10 +112,9 @@ class State(Value):
         """
         if not isinstance(event, StopRequested):
             return False
-        is_key = event.signum in KEYS
         if self.asked_by is None:
-            return is_key
-        return event.at - self.asked_at > (_SAME_KEY if is_key else _SAME_REQUEST)
+            return event.signum in KEYS
+        return not is_same_request(event.signum, event.at - self.asked_at)
 
     @property
     def stop_cause(self) -> str:

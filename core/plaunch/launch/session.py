@@ -247,8 +247,11 @@ class LaunchSession:
 
     def _release(self, handler: RendezvousHandler) -> None:
         """Leave the rendezvous, if the job may continue without this node; else shut it down."""
-        policy = self._components.signal_policy
-        release_rendezvous(handler.leave if self._leaves else lambda: shut_down(handler, policy))
+        policy, agent = self._components.signal_policy, self._agent
+        asked_at = -math.inf if agent is None else agent.asked_at
+        release_rendezvous(
+            handler.leave if self._leaves else lambda: shut_down(handler, policy, asked_at)
+        )
 
     # --- called by the agent ----------------------------------------------------------------------
 

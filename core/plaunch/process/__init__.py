@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from plaunch.process.signals import SignalAction as SignalAction
     from plaunch.process.signals import SignalException as SignalException
     from plaunch.process.signals import SignalPolicy as SignalPolicy
+    from plaunch.process.signals import is_same_request as is_same_request
     from plaunch.process.signals import parse_signals as parse_signals
     from plaunch.process.start import SubprocessContext as SubprocessContext
     from plaunch.process.start import start_processes as start_processes
@@ -135,7 +136,10 @@ __getattr__, __dir__, __all__ = attach(
             "read_proc read_process read_stack read_stat read_table read_waiting_place "
             "wait_for_end"
         ),
-        ".signals": "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals",
+        ".signals": (
+            "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy is_same_request "
+            "parse_signals"
+        ),
         ".start": "SubprocessContext start_processes start_program",
         ".streams": "PROMPT_HOLD PROMPT_HOLD_IN_LOG OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",

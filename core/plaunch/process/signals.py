@@ -11,9 +11,34 @@ from plaunch.errors import SignalException, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["DEFAULT_SIGNALS", "SignalAction", "SignalException", "SignalPolicy", "parse_signals"]
+__all__ = [
+    "DEFAULT_SIGNALS",
+    "KEYS",
+    "SignalAction",
+    "SignalException",
+    "SignalPolicy",
+    "is_same_request",
+    "parse_signals",
+]
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # those that stop a job, in torchrun's order
+KEYS = (signal.SIGINT, signal.SIGQUIT)  # the signals of a terminal's keys
+# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
+# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
+_SAME_REQUEST = 2.0
+# The same for SIGINT and SIGQUIT, which a terminal sends: no hand presses two keys within it, but a
+# wrapper in the launcher's process group may forward what the launcher gets as well.
+_SAME_KEY = 0.2
+
+
+def is_same_request(signum: signal.Signals, seconds: float) -> bool:
+    """Whether a stop signal belongs to the same request as the first one, whichever that was.
+
+    Args:
+        signum: the signal.
+        seconds: how long after the first one it has come.
+    """
+    return seconds <= (_SAME_KEY if signum in KEYS else _SAME_REQUEST)
 
 
 class SignalAction(enum.Enum):

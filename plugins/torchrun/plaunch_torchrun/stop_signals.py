@@ -7,10 +7,11 @@ import logging
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import SignalException, UsageError
-from plaunch.process import DEFAULT_SIGNALS, parse_signals
+from plaunch.process import DEFAULT_SIGNALS, is_same_request, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,14 +25,22 @@ class StopSignals:
     """Makes stop signals raise `SignalException`, as torchrun's library does.
 
     A signal that arrives inside a `held` block is raised at its end. After the first signal,
-    further ones call `escalate` instead.
+    further ones call `escalate` instead. Those that belong to the same request are ignored: a
+    terminal's key that another process forwards, for example.
+
+    Args:
+        escalate: skips the grace of the stop.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, escalate: Callable[[], None]) -> None:
+    def __init__(
+        self, escalate: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._escalate = escalate
+        self._clock = clock
         self._handlers: dict[signal.Signals, _StopSignalHandler] = {}
         self._depth = 0
-        self._has_arrived = False
+        self._asked_at: float | None = None
         self._pending: signal.Signals | None = None
 
     def install(self) -> None:
@@ -79,7 +88,12 @@ class StopSignals:
                 raise _exception(signum)
 
     def _receive(self, signum: signal.Signals) -> None:
-        is_first, self._has_arrived = not self._has_arrived, True
+        now, asked_at = self._clock(), self._asked_at
+        is_first = asked_at is None
+        if asked_at is None:
+            self._asked_at = now
+        elif is_same_request(signum, now - asked_at):
+            return
         if not self._depth:
             raise _exception(signum)
         if is_first:
