@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from plaunch.rendezvous import JobSettings, RendezvousParameters
+from plaunch_membership.arrivals import Arrivals
+from plaunch_membership.memory import JobMemory
 from plaunch_membership.options import Timing
+from plaunch_membership.state import host_of
 
 
 def rounds(job):
@@ -137,3 +142,43 @@ def test_the_delay_defaults_to_the_last_call():
     assert Timing.from_parameters(params).arrival_patience == 7.0
     params.config["arrival_delay"] = "0"
     assert Timing.from_parameters(params).arrival_patience == 0.0
+
+
+def has_left_after_success(settled, **options):
+    """A job of two nodes, one of which has left after the success of its workers."""
+    job, nodes = settled(2, **options)
+    (other,) = [node for node in nodes if node is not job.leader]
+    other.agent.succeed()
+    job.run(1.0)
+    other.agent.leave("has waited long enough")
+    job.run(60.0)
+    return job, job.leader, other
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_node_that_has_left_after_success_is_awaited_as_long_as_a_lost_one(settled, is_lost):
+    job, node, other = has_left_after_success(settled, min_nodes=2)
+    if is_lost:
+        job.board.wipe()
+        job.run(5.0)
+    assert node.membership.memory.finished == {other.name}
+    arrivals, timing = Arrivals(node.membership), node.membership.timing
+    silence = timing.keep_alive_interval * timing.keep_alive_max_attempt
+    assert arrivals.note_wait(node.membership.clock(), 600.0) == silence
+    text = str(arrivals.explain_timeout())
+    assert f"within {silence:g} s" in text
+    assert f"had ended with success and left: {host_of(other.name)}" in text
+
+
+def test_a_round_that_does_not_need_it_is_awaited_as_long_as_any(settled):
+    _, node, _ = has_left_after_success(settled, min_nodes=1, max_nodes=2)
+    assert Arrivals(node.membership).note_wait(node.membership.clock(), 600.0) == 600.0
+
+
+def test_who_has_finished_is_forgotten_with_the_next_round():
+    memory = JobMemory(round=3, nodes=2, finished=frozenset({"a"}))
+    state = SimpleNamespace(attempt=0, excluded={})
+    memory.note(state, SimpleNamespace(round=3, nodes=2))
+    assert memory.finished == {"a"}
+    memory.note(state, SimpleNamespace(round=4, nodes=2))
+    assert memory.finished == frozenset()

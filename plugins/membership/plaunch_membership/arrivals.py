@@ -55,6 +55,8 @@ class Arrivals:
         self.restart_delay = RestartDelay(membership.clock)
         self._membership = membership
         self._wait_until = math.inf  # on the membership's clock
+        self._patience = membership.timing.join_timeout
+        self._finished: list[str] = []
         self._endpoint = endpoint
         self._query_interval = bounds.query_interval
         self._present: list[NodeRecord] | None = None
@@ -64,9 +66,26 @@ class Arrivals:
 
     def note_wait(self, began: float, patience: float) -> float:
         """Note that this node waits for a round for `patience` seconds; return those left."""
+        timing = self._membership.timing
         # A start timeout of the launch ends the wait before `patience`.
-        self._wait_until = began + min(patience, self._membership.timing.join_timeout)
+        self._patience = min(patience, timing.join_timeout)
+        self._finished = self._find_finished()
+        if self._finished:  # as for nodes that are lost
+            silence = timing.keep_alive_interval * timing.keep_alive_max_attempt
+            patience = self._patience = min(self._patience, silence)
+        self._wait_until = began + self._patience
         return began + patience - self._membership.clock()
+
+    def _find_finished(self) -> list[str]:
+        """Return the hosts of nodes that do not return, if a round needs them.
+
+        Their workers have succeeded, and they have left; then another node has failed, or the store
+        has lost the job.
+        """
+        membership, memory = self._membership, self._membership.memory
+        if memory.nodes - len(memory.finished) >= membership.identity.min_nodes:
+            return []
+        return sorted(map(host_of, memory.finished))[:_MAX_NAMED]
 
     def wanted(self) -> str:
         """The number of nodes of a round: "2", or "2 to 4"."""
@@ -133,6 +152,8 @@ class Arrivals:
         state = self._membership.state
         hosts = sorted(state.excluded)[:_MAX_NAMED] if state is not None else []
         text = f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
+        if self._finished:
+            text += f"; had ended with success and left: {printable(', '.join(self._finished))}"
         return f"{text}; refused: {printable(self._refusal)}" if self._refusal else text
 
     def _describe_stopping(self) -> str:
@@ -174,6 +195,8 @@ class Arrivals:
         here = self.describe_nodes(present)
         job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
         within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
+        if self._finished:
+            within = f"within {self._patience:g} s"
         within += (f": {here}" if here else "") + self._absent()
         state = self._membership.state
         if state is not None and (why := self._why(state)):

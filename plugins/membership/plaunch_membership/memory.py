@@ -24,6 +24,8 @@ class JobMemory:
         excluded: the excluded hosts, and why.
         round: the last round that this node was a member of; -1 before the first one.
         nodes: the number of nodes of that round.
+        finished: those of them that have left after the success of their workers, as far as this
+            node knows as the leader; they do not return.
         decisions: the restart decisions that this node knows as the leader, by the round that
             followed each.
         health_decisions: those about nodes that have excluded themselves.
@@ -34,6 +36,7 @@ class JobMemory:
     excluded: Mapping[str, str] = field(default_factory=dict)
     round: int = -1
     nodes: int = 0
+    finished: frozenset[str] = frozenset()
     decisions: dict[int, Decided] = field(default_factory=dict)
     health_decisions: list[Decided] = field(default_factory=list)
 
@@ -42,6 +45,8 @@ class JobMemory:
         self.attempt = max(self.attempt, state.attempt)
         self.excluded = state.excluded or self.excluded
         if place is not None:
+            if place.round != self.round:
+                self.finished = frozenset()
             self.round, self.nodes = place.round, place.nodes
 
     def is_of_former_member(self, state: JobState) -> bool:

@@ -49,6 +49,8 @@ class SuccessReports:
             # Lost nodes must be detected nevertheless; the next round has its own counter.
             membership.rejections.note("a report of success", error)
             return set()
+        # What is read after the store has lost its data does not change what was read before.
+        membership.memory.finished |= done & membership.peers.gone.keys() & {*members}
         succeeded = len(done.intersection(members))
         if succeeded and succeeded == len(members):
             yield from membership.end_succeeded(round_, self._incarnation)
