@@ -149,3 +149,11 @@ def test_a_starter_whose_preparation_fails_starts_the_workers(caplog):
 def test_what_is_none_is_named():
     with pytest.raises(PluginError, match="plaunch_worker_starter, which is not a Starter"):
         launch(object(), "pass")
+
+
+def test_what_lacks_a_method_is_named_at_the_start():
+    """A class that derives from `plaunch.process.Starter` has them all."""
+    starter = Starter()
+    starter.start_helper = None
+    with pytest.raises(PluginError, match="plaunch_worker_starter, which is not a Starter"):
+        launch(starter, "pass")

@@ -20,6 +20,12 @@ def test_the_kernels_own_take_no_files(folder):
     assert why_not_writable(folder) == (reason if allowed else "is not writable for this user")
 
 
+def test_what_is_not_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    assert why_not_writable(str(tmp_path / "file")) == "is not a folder"
+    assert why_not_writable(str(tmp_path / "nothing")) == "does not exist"
+
+
 def test_a_link_to_one(tmp_path):
     (tmp_path / "link").symlink_to("/proc/self/fd")
     assert why_not_writable(str(tmp_path / "link"))

@@ -136,7 +136,7 @@ def test_port_0_picks_a_port_and_reports_it(prepare, caplog):
         assert port_of(backend) > 0
         assert f"--rdzv-endpoint={backend.endpoint}" in caplog.text
         assert "WARNING" in caplog.text
-    with pytest.raises(UsageError, match="has no port; give the port"):
+    with pytest.raises(UsageError, match="has no port that all nodes know; give the port"):
         prepare_for_two(f"{FOREIGN}:0")
 
 
@@ -251,7 +251,7 @@ def test_connections_query_no_name_server(prepare, monkeypatch):
         ("", {"read_timeout": "inf"}, r"'read_timeout'.*above 0"),
         ("", {"is_host": "maybe"}, "not a boolean"),
         ("/", {"store_type": "file"}, "it is a folder"),
-        ("/no/such/folder/x", {"store_type": "file"}, "'/no/such/folder' cannot be written to"),
+        ("/no/such/folder/x", {"store_type": "file"}, "'/no/such/folder' does not exist"),
         ("node0:http", {}, "port 'http'"),
     ],
 )

@@ -48,7 +48,7 @@ def test_endpoints(params_of, endpoint, expected):
     ("endpoint", "config", "message"),
     [
         ("a:1,,b:2", {}, "empty part"),
-        ("a:0", {}, "port 0"),
+        ("a:0", {}, "has no port that all nodes know"),
         ("a:x", {}, "port 'x'"),
         ("a", {"protocol": "ftp"}, "'ftp'; choose from http, https"),
         ("https://a", {"protocol": "http"}, "do not agree: http, https"),

@@ -190,7 +190,7 @@ def find_starter(manager: PluginManager, context: PluginContext) -> Starter | No
         manager.hook.plaunch_worker_starter(context=context),
         "plaunch_worker_starter",
         "a Starter",
-        ("begin", "wait", "prepare", "start", "fds", "close"),
+        ("begin", "wait", "prepare", "start", "start_helper", "fds", "close"),
         does="start the workers",
     )
     starter: Starter | None = None if found is None else found.value

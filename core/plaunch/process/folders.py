@@ -14,10 +14,12 @@ _OF_THE_KERNEL = frozenset(
 
 
 def why_not_writable(folder: str) -> str:
-    """Return why no file can be created in an existing folder; empty if nothing is known.
+    """Return why no file can be created in a folder; empty if nothing is known.
 
     The text is a predicate, for a message whose subject is the folder.
     """
+    if not os.path.isdir(folder):
+        return "is not a folder" if os.path.lexists(folder) else "does not exist"
     if not os.access(folder, os.W_OK | os.X_OK):
         return "is not writable for this user"
     kind = _file_system_of(folder)

@@ -90,7 +90,7 @@ class BackendTraits(Value):
             raises `UsageError`.
         check: is called instead of the factory where a launch is only checked (`--dry-run`,
             `--doctor`), with the same parameters. It raises what the factory would raise, and
-            contacts nothing.
+            contacts nothing; its result is ignored.
     """
 
     needs_endpoint: bool = False
@@ -100,7 +100,7 @@ class BackendTraits(Value):
     has_given_ranks: bool = False
     coordinates_restarts: bool = False
     fill: Callable[[Any], None] | None = None
-    check: Callable[[RendezvousParameters], None] | None = None
+    check: Callable[[RendezvousParameters], object] | None = None
 
     def check_endpoint(self, backend: str, endpoint: str, max_nodes: int) -> None:
         """Check that several nodes have an endpoint if they need one.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from plaunch_membership.handler import DynamicRendezvousHandler as DynamicRendezvousHandler
     from plaunch_membership.options import Timing as Timing
+    from plaunch_membership.options import check_parameters as check_parameters
     from plaunch_membership.options import read_token as read_token
     from plaunch_membership.reconnects import ReconnectLog as ReconnectLog
     from plaunch_membership.records import MAX_NAME as MAX_NAME
@@ -30,7 +31,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "plaunch.texts": "printable",
         ".handler": "DynamicRendezvousHandler",
-        ".options": "Timing read_token",
+        ".options": "Timing check_parameters read_token",
         ".reconnects": "ReconnectLog",
         ".records": "MAX_NAME RecordError",
         ".store": "Connect RendezvousStore StoreAccess StoreNotListeningError",

@@ -13,7 +13,7 @@ from plaunch.errors import UsageError
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from plaunch.rendezvous import JobSettings, RendezvousParameters
 
@@ -153,6 +153,27 @@ def _read_attempts(params: RendezvousParameters) -> int | None:
             f"number from 1 to {_MAX_ATTEMPTS} (--rdzv-conf)"
         )
     return value
+
+
+def check_parameters(
+    params: RendezvousParameters,
+    options: Collection[str],
+    read: Callable[[RendezvousParameters], object],
+) -> None:
+    """Raise what creating a `DynamicRendezvousHandler` raises; for `BackendTraits.check`.
+
+    Args:
+        params: the parameters of the rendezvous.
+        options: the names of the backend's own options.
+        read: reads these and the endpoint as the backend does, and contacts nothing.
+
+    Raises:
+        UsageError: an option, the endpoint or the token is invalid.
+        PluginLoadError: `read` imports what is missing.
+    """
+    Timing.from_parameters(params, options)
+    read(params)
+    read_token(params, os.environ)
 
 
 # --- the token ------------------------------------------------------------------------------------

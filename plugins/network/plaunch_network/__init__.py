@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plaunch_network.address import is_own_address as is_own_address
     from plaunch_network.address import join_host_port as join_host_port
     from plaunch_network.address import names_this_machine as names_this_machine
+    from plaunch_network.address import no_port_error as no_port_error
     from plaunch_network.address import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.address import resolve_host as resolve_host
     from plaunch_network.connection_server import ConnectionServer as ConnectionServer
@@ -39,8 +40,8 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".address": (
             "SocketAddress find_local_address find_node_address interface_addresses is_loop_back "
-            "is_own_address join_host_port names_this_machine parse_rendezvous_endpoint "
-            "resolve_host"
+            "is_own_address join_host_port names_this_machine no_port_error "
+            "parse_rendezvous_endpoint resolve_host"
         ),
         ".connection_server": "ConnectionServer",
         ".hostlist": "expand_hostlist",

@@ -98,6 +98,16 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
     return host, number
 
 
+def no_port_error(endpoint: str, advice: str) -> UsageError:
+    """Return the error about an endpoint without a port that all nodes know.
+
+    Args:
+        endpoint: as the user gave it.
+        advice: what to do about it, an imperative.
+    """
+    return UsageError(f"endpoint {quote(endpoint)} has no port that all nodes know; {advice}")
+
+
 def _is_ipv6(text: str) -> bool:
     """Whether a text is an IPv6 address, which may name an interface: `fe80::1%eth0`."""
     address, percent, scope = text.partition("%")

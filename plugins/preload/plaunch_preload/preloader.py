@@ -7,7 +7,14 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.durations import LIMIT, bounded
-from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, find_field, inheritable, read_proc
+from plaunch.process import (
+    JOBS_VARIABLE,
+    LAUNCHER_VARIABLE,
+    Starter,
+    find_field,
+    inheritable,
+    read_proc,
+)
 
 from plaunch_preload.command import CommandError, split_command
 from plaunch_preload.fork_server import ForkServerError
@@ -43,8 +50,8 @@ def read_timeout() -> float:
     return bounded(LIMIT.read(text, f"variable {TIMEOUT_VARIABLE}")) if text else TIMEOUT
 
 
-class Preloader:
-    """Starts the workers of one launch; a `plaunch.process.Starter`.
+class Preloader(Starter):
+    """Starts the workers of one launch.
 
     `wait` may run on another thread than the other methods.
 

@@ -16,6 +16,7 @@ from plaunch_membership import (
     StoreAccess,
     StoreNotListeningError,
     Timing,
+    check_parameters,
     read_token,
 )
 from plaunch_network import (
@@ -67,9 +68,8 @@ _log = logging.getLogger("plaunch")
 _JOB_STORE_INTERVAL = 5.0  # seconds, unless `keep_alive_interval` is given
 
 
-def _check(params: RendezvousParameters) -> None:
-    """Refuse what `create_c10d_handler` refuses, except for a port that is taken."""
-    Timing.from_parameters(params, OPTIONS)
+def _read_store(params: RendezvousParameters) -> None:
+    """Refuse what `prepare_backend` refuses, except for a port that is taken."""
     options = read_options(params)
     if options.store_type == "file":
         file_path(params.endpoint)
@@ -79,7 +79,6 @@ def _check(params: RendezvousParameters) -> None:
         from plaunch_rendezvous_c10d.torch_import import load_distributed
 
         load_distributed()
-    read_token(params, os.environ)
 
 
 @backend_traits(
@@ -88,7 +87,7 @@ def _check(params: RendezvousParameters) -> None:
         default_port=DEFAULT_PORT,
         is_hosted_by_node=True,
         coordinates_restarts=True,
-        check=_check,
+        check=lambda params: check_parameters(params, OPTIONS, _read_store),
     )
 )
 def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.durations import Duration
 from plaunch.errors import UsageError
 from plaunch.process import why_not_writable
-from plaunch_network import parse_rendezvous_endpoint
+from plaunch_network import no_port_error, parse_rendezvous_endpoint
 
 from plaunch_rendezvous_c10d.hosting import is_this_machine
 
@@ -81,10 +81,7 @@ def find_host(params: RendezvousParameters, is_host: bool | None) -> tuple[str, 
         port = 0  # no other node connects to it, so any free port will do
     here = is_this_machine(host, port) if is_host is None else is_host
     if not here and port == 0:
-        raise UsageError(
-            f"endpoint {params.endpoint!r} has no port; give the port that the host of the store "
-            "has logged"
-        )
+        raise no_port_error(params.endpoint, "give the port that the host of the store has logged")
     return host, port, here
 
 

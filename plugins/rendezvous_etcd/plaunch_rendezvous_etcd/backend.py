@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
 from plaunch.rendezvous import BackendTraits, backend_traits
-from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing, read_token
+from plaunch_membership import DynamicRendezvousHandler, StoreAccess, Timing, check_parameters
 from plaunch_network import find_node_address
 
 from plaunch_rendezvous_etcd.client import ETCD_BOUNDS, EtcdBounds, EtcdClient
@@ -32,13 +32,10 @@ _LEGACY = "etcd"  # torchrun's first backend, which names `join_timeout` `timeou
 _MIN_ANSWER_TIMEOUT = 1.0  # seconds
 
 
-def _check(params: RendezvousParameters) -> None:
-    """Refuse what `create_etcd_handler` refuses."""
-    params = _with_current_names(params)
-    Timing.from_parameters(params, OPTIONS)
+def _read_store(params: RendezvousParameters) -> None:
+    """Refuse what `create_session` refuses."""
     read_options(params, os.environ)
     load_protocol()
-    read_token(params, os.environ)
 
 
 @backend_traits(
@@ -46,7 +43,7 @@ def _check(params: RendezvousParameters) -> None:
         needs_endpoint=True,
         default_port=DEFAULT_PORT,
         coordinates_restarts=True,
-        check=_check,
+        check=lambda params: check_parameters(_with_current_names(params), OPTIONS, _read_store),
     )
 )
 def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
 from plaunch.errors import UsageError
-from plaunch_network import join_host_port, parse_rendezvous_endpoint
+from plaunch_network import join_host_port, no_port_error, parse_rendezvous_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +141,7 @@ def _read_endpoints(text: str) -> tuple[set[str], tuple[Endpoint, ...]]:
             )
         host, port = parse_rendezvous_endpoint(rest, DEFAULT_PORT)
         if port == 0:
-            raise UsageError(f"endpoint {part!r} has port 0; etcd's own is {DEFAULT_PORT}")
+            raise no_port_error(part, f"etcd's own is {DEFAULT_PORT}")
         endpoints[Endpoint(host, port)] = None
     return schemes, tuple(endpoints)
 

@@ -133,22 +133,15 @@ def _read_place(params: RendezvousParameters) -> _Place:
         )
     if params.max_nodes == 1 and not params.endpoint:
         return _Place(params.local_addr or LOOP_BACK, 0, rank, JOIN_TIMEOUT)
-    from plaunch_network import parse_rendezvous_endpoint  # with an endpoint only
+    from plaunch_network import no_port_error, parse_rendezvous_endpoint  # with an endpoint only
 
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
     # accelerate's notebook_launcher asks for any port of one node
     if port < 0 or (port == 0 and params.max_nodes > 1):
-        raise UsageError(
-            f"endpoint {params.endpoint!r} of backend 'static' has no port that all nodes know; "
-            "give one with --master-port"
-        )
+        raise no_port_error(params.endpoint, "give one with --master-port")
     timeout = params.get_as_seconds("timeout", params.job.start_timeout, LIMIT)  # torchrun's name
     timeout = params.get_as_seconds("join_timeout", timeout, LIMIT)
     return _Place(host, port, rank, JOIN_TIMEOUT if timeout is None else timeout)
-
-
-def _check(params: RendezvousParameters) -> None:
-    _read_place(params)
 
 
 @backend_traits(
@@ -159,7 +152,7 @@ def _check(params: RendezvousParameters) -> None:
         is_single_node=True,
         has_given_ranks=True,
         fill=fill_in,
-        check=_check,
+        check=_read_place,
     )
 )
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
