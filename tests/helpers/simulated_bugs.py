@@ -21,13 +21,14 @@ class PlantedBug:
     """One bug.
 
     Args:
-        seed: of a simulated job that finds it, the first one.
+        seed: of a simulated job that finds it, the first one; or the name of a script of the tests,
+            if few seeds find it.
         what: what is wrong, in a few words.
         target: what is replaced: a module, a colon, and a name in it.
         change: makes the replacement from the original.
     """
 
-    seed: int
+    seed: int | str
     what: str
     target: str
     change: Callable[[Any], Any]
@@ -184,6 +185,12 @@ def raises(_):
     return routine
 
 
+def node_healthy(_):
+    from plaunch.agent import states
+
+    return states.NodeHealthy
+
+
 def begin_with_first(machine, states, state, event):
     formed, actions = machine._round_formed(state, event)
     return (replace(formed, attempt=0) if state.round < 0 else formed), actions
@@ -200,19 +207,19 @@ def stop_beating(original):
 
 BUGS = (
     PlantedBug(
-        50,
+        19,
         "a compare-and-set writes in any case",
         "plaunch_membership.operations:CompareSet.run",
         write_in_any_case,
     ),
     PlantedBug(
-        4,
+        15,
         "one missing heartbeat is a loss",
         "plaunch_membership.liveness:LivenessObserver._miss",
         lose_at_once,
     ),
     PlantedBug(
-        54,
+        74,
         "the exit code is that of any failure",
         "plaunch.agent.worker:RunResult.error",
         with_first(max),
@@ -236,7 +243,7 @@ BUGS = (
         after_restart(attempt=lambda old, new: old.attempt),
     ),
     PlantedBug(
-        5,
+        3,
         "the number of a round is used again",
         "plaunch_membership.transitions:_restart",
         after_restart(round=lambda old, new: old.round),
@@ -266,7 +273,7 @@ BUGS = (
         yields_nothing,
     ),
     PlantedBug(
-        15,
+        8,
         "heartbeats stop",
         "plaunch_membership.heartbeat:HeartbeatMonitor.beat",
         stop_beating,
@@ -284,7 +291,7 @@ BUGS = (
         same_ranks,
     ),
     PlantedBug(
-        12,
+        3,
         "a node puts its own failure first in the verdict",
         "plaunch_membership.handler:to_verdict",
         with_own_first,
@@ -318,7 +325,7 @@ BUGS = (
         ),
     ),
     PlantedBug(
-        16,
+        48,
         "workers run on after the end of the job",
         "plaunch.agent.machine:_TABLE",
         with_transition(
@@ -335,7 +342,7 @@ BUGS = (
         without_stop,
     ),
     PlantedBug(
-        3,
+        7,
         "the budget of restarts has no end",
         "plaunch_restarts.policies:StandardRestartPolicy.decide",
         always_restart,
@@ -347,13 +354,13 @@ BUGS = (
         charge_change,
     ),
     PlantedBug(
-        12,
+        639,
         "a thread ends with an error of plaunch",
         "plaunch_membership.node_reports:NodeReports._depart",
         raises,
     ),
     PlantedBug(
-        20,
+        36,
         "a node that joins late begins with the first attempt",
         "plaunch.agent.machine:_TABLE",
         with_transition("JOINING", "RoundFormed", begin_with_first),
@@ -364,5 +371,53 @@ BUGS = (
         "each node has its own reason for a round",
         "plaunch_membership.watcher:RoundPlace",
         with_own_reason,
+    ),
+    PlantedBug(
+        "store-suspended",
+        "a late heartbeat counts",
+        "plaunch_membership.liveness:LivenessObserver._is_late",
+        returns(False),
+    ),
+    PlantedBug(
+        "slots",
+        "slots of one leader are those of another",
+        "plaunch_membership.keys:Keys.slot",
+        lambda original: lambda self, round_, term, ticket: original(self, round_, 0, ticket),
+    ),
+    PlantedBug(
+        84,
+        "a departure is not noticed",
+        "plaunch_membership.shared:PeerStatus.note_departure",
+        returns(None),
+    ),
+    PlantedBug(
+        76,
+        "records of past rounds stay",
+        "plaunch_membership.round_cleanup:RoundCleanup.run",
+        yields_nothing,
+    ),
+    PlantedBug(
+        "away",
+        "a node that was away starts a round that is over",
+        "plaunch_membership.watcher:WatcherRoutine._is_over",
+        yields_nothing,
+    ),
+    PlantedBug(
+        601,
+        "the clocks of hosts decide which failure came first",
+        "plaunch_membership.collected_reports:CollectedReports._find_lead",
+        returns(0.0),
+    ),
+    PlantedBug(
+        "late-request",
+        "a request for the end changes the exit code after the job has failed",
+        "plaunch.agent.agent:SimpleElasticAgent._agreed",
+        lambda _: lambda self, outcome: outcome,
+    ),
+    PlantedBug(
+        "unhealthy",
+        "health checks exclude no node",
+        "plaunch.agent.rounds:NodeUnhealthy",
+        node_healthy,
     ),
 )

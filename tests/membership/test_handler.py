@@ -745,6 +745,16 @@ def finished(nodes, end=lambda node: node.report_success()):
     return nodes
 
 
+def test_a_node_that_has_not_joined_ends_the_job_of_all(create):
+    """As at the request for the end while its health checks run."""
+    late, *nodes = (create(2, 3) for _ in range(3))
+    at_once(*(node.next_rendezvous for node in nodes))
+    late.end_job("enough")
+    for node in (*nodes, late):
+        wait_until(lambda node=node: node.verdict is not None, "all know")
+        assert (node.verdict.outcome, node.verdict.reason) == ("stopped", "enough")
+
+
 def test_an_agent_that_runs_again_has_another_job(create):
     nodes = finished([create(2, 2), create(2, 2)])
     for node in nodes:

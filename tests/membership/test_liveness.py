@@ -128,10 +128,34 @@ def test_silence_starts_at_the_last_new_heartbeat():
 
 def test_a_store_that_deletes_heartbeats_of_dead_processes_proves_the_loss():
     observer = LivenessObserver(1.0, 5, Clock(1000.0), absence_is_loss=True)
-    assert observer.observe({"a": b"0", "b": None, "me": None}, own="me") == ["b"]
-    assert observer.observe({"a": None, "b": b"1"}, own="me") == ["a"]
+    assert observer.observe({"a": b"0", "b": None, "me": b"0"}, own="me") == ["b"]
+    assert observer.observe({"a": None, "b": b"1", "me": b"0"}, own="me") == ["a"]
     assert observer.describe_loss("a") == "its connection to the store has ended"
-    assert observer.observe({"a": b"2", "b": b"1"}, own="me") == []
+    assert observer.observe({"a": b"2", "b": b"1", "me": b"0"}, own="me") == []
+
+
+@pytest.mark.parametrize("own", [b"1", None])
+def test_after_a_late_observation_other_nodes_have_an_interval_to_connect_again(own):
+    """The store was suspended: one node after the other notices that, and sends a heartbeat."""
+    clock = Clock(1000.0)
+    observer = LivenessObserver(5.0, 5, clock, absence_is_loss=True)
+    assert observer.observe({"a": b"0", "b": b"0", "me": b"0"}, own="me") == []
+    clock.now += 30.0 if own else 5.0
+    assert observer.observe({"a": None, "b": None, "me": own}, own="me") == []
+    clock.now += 2.0  # as others have lost their connections
+    assert observer.observe({"a": b"1", "b": None, "me": b"1"}, own="me") == []
+    clock.now += 3.0
+    assert observer.observe({"a": b"1", "b": None, "me": b"1"}, own="me") == ["b"]
+
+
+def test_a_store_that_is_always_slow_hides_no_dead_process():
+    clock = Clock(1000.0)
+    observer = LivenessObserver(1.0, 5, clock, absence_is_loss=True)
+    found = []
+    for _ in range(5):
+        found.append(observer.observe({"a": None, "me": b"0"}, own="me"))
+        clock.now += 4.0
+    assert found[1:] == [[], [], [], ["a"]]
 
 
 def test_nodes_that_are_not_named_keep_their_counts():

@@ -26,6 +26,18 @@ def test_nothing_is_wrong_with_a_hundred_jobs(store):
     assert " 0 with findings" in done.stdout
 
 
+def test_what_was_found_once_is_not_found_again():
+    done = simulate("--scripts=" + str(Path(__file__).with_name("found_by_simulation")))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " scripts, 0 with findings" in done.stdout
+
+
+def test_hypothesis_makes_scripts():
+    done = simulate("--explore=20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "nothing found in 20 scripts\n"
+
+
 def test_equal_seeds_have_equal_histories():
     first, second = (simulate("--seeds=2", "--first=7", "--history") for _ in range(2))
     assert first.returncode == 0, first.stderr
@@ -39,3 +51,4 @@ def test_each_deliberate_bug_is_found_and_each_check_finds_one():
     checks = set(re.findall(r"(\w+) \(\d+\)", done.stdout.splitlines()[-1]))
     assert checks >= {"errors", "time", "ranks", "worlds", "rounds", "charges", "verdicts"}
     assert checks >= {"causes", "codes", "losses", "successes", "events", "leftovers"}
+    assert checks >= {"records", "health"}

@@ -2,6 +2,9 @@
 
     python tools/simulate --seeds=10000 [--first=SEED] [--store=job|tcp|etcd] [--cores=N]
     python tools/simulate --seeds=1 --first=SEED --history    # one run, in full
+    python tools/simulate --shrink=SEED [--save=FILE]    # the smallest script that still fails
+    python tools/simulate --explore=1000 [--first=SEED]    # scripts that hypothesis makes
+    python tools/simulate --scripts=FOLDER    # scripts that were saved
     python tools/simulate --bugs=search --seeds=100    # which seed finds which deliberate bug
 
 The simulator is plaunch_testing.simulation, and needs greenlet.
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -22,9 +26,11 @@ from pathlib import Path
 STORES = ("job", "tcp", "etcd")
 CHUNK = 50  # seeds that an interpreter reports at once
 SHOWN = 10  # findings of one kind
+TESTS = Path(__file__).parents[2] / "tests"
+SCRIPTS = TESTS / "membership" / "found_by_simulation"
 
 
-def main() -> int:
+def main() -> int:  # noqa: PLR0911 - one for each mode
     """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default: 1000)")
@@ -43,7 +49,20 @@ def main() -> int:
         help="put the bugs of the tests' list into plaunch, one after the other, and run the seed "
         "that finds it; `search` shows the first of all seeds that does",
     )
-    parser.add_argument("--shorten", action="store_true", help="with --history: shorten the script")
+    parser.add_argument(
+        "--shrink",
+        type=int,
+        metavar="SEED",
+        help="leave out what the script of a seed needs not to fail, and print the run",
+    )
+    parser.add_argument(
+        "--explore",
+        type=int,
+        metavar="N",
+        help="let hypothesis make up to N scripts, and shrink one that fails",
+    )
+    parser.add_argument("--save", metavar="FILE", help="write the shrunk script, for a test")
+    parser.add_argument("--scripts", metavar="FOLDER", help="run the scripts of a folder")
     parser.add_argument(
         "--part", nargs=2, type=int, metavar=("FIRST", "STEP"), help=argparse.SUPPRESS
     )
@@ -54,6 +73,12 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
     if args.part:
         return run_part(args)
+    if args.scripts:
+        return run_scripts(args)
+    if args.explore:
+        return explore(args)
+    if args.shrink is not None:
+        return shrink(args)
     if args.history:
         return show(args)
     if args.bugs:
@@ -94,16 +119,80 @@ def show(args: argparse.Namespace) -> int:
     has_found = False
     for seed in range(args.first, args.first + args.seeds):
         report = simulator.run_seed(seed, store)
-        if args.shorten and report.findings:
-            report = simulator.run(simulator.shorten(report.script))
         has_found |= bool(report.findings)
         print(report.describe(), end="\n\n")
     return int(has_found)
 
 
+def shrink(args: argparse.Namespace) -> int:
+    """Print the run of a seed with as few faults as still fail."""
+    simulator, store = _create(args, logs=True)
+    report = simulator.run_seed(args.shrink, store)
+    if report.findings:
+        report = simulator.run(simulator.shorten(report.script))
+    return conclude(args, report)
+
+
+def explore(args: argparse.Namespace) -> int:
+    """Let hypothesis make scripts, and shrink the first one that fails."""
+    # Before the simulator replaces modules: hypothesis has real clocks.
+    from hypothesis import HealthCheck, Phase, find, settings
+    from hypothesis import strategies as st
+    from hypothesis.errors import NoSuchExample
+
+    simulator, store = _create(args, logs=True)
+    from plaunch_testing.simulation import make_script
+
+    scripts = st.randoms(use_true_random=False).map(lambda one: make_script(one, args.first, store))
+    try:
+        found = find(
+            scripts,
+            lambda script: bool(simulator.run(script).findings),
+            random=random.Random(args.first),  # noqa: S311 - not for secrets
+            settings=settings(
+                max_examples=args.explore,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate, Phase.shrink],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    except NoSuchExample:
+        print(f"nothing found in {args.explore} scripts")
+        return 0
+    return conclude(args, simulator.run(simulator.shorten(found)))
+
+
+def conclude(args: argparse.Namespace, report) -> int:
+    """Print a run on one page, and save its script."""
+    print(report.describe())
+    if args.save and report.findings:
+        Path(args.save).write_text(report.script.to_json() + "\n")
+    return int(bool(report.findings))
+
+
+def run_scripts(args: argparse.Namespace) -> int:
+    """Run the scripts of a folder; each has failed once."""
+    simulator, _ = _create(args)
+    paths = sorted(Path(args.scripts).glob("*.json"))
+    reports = {path: simulator.run(read_script(path)) for path in paths}
+    failed = [path for path, report in reports.items() if report.findings]
+    for path in failed:
+        print(f"{path}:\n{reports[path].describe()}\n")
+    print(f"{len(paths)} scripts, {len(failed)} with findings")
+    return int(bool(failed))
+
+
+def read_script(path: Path):
+    """Read a script that was saved."""
+    from plaunch_testing.simulation import Script
+
+    return Script.from_json(path.read_text())
+
+
 def find_bugs(args: argparse.Namespace) -> int:
     """Put one bug after the other into plaunch, and run seeds until it is found."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    sys.path.insert(0, str(TESTS))
     simulator, store = _create(args)
     from helpers.simulated_bugs import BUGS
 
@@ -112,10 +201,13 @@ def find_bugs(args: argparse.Namespace) -> int:
     for bug in BUGS:
         is_known = args.bugs == "known"
         seeds = [bug.seed] if is_known else range(args.first, args.first + args.seeds)
+        if isinstance(bug.seed, str):
+            seeds = [read_script(SCRIPTS / f"{bug.seed}.json")]
         seed, findings = find_bug(simulator, bug, seeds, store)
         checks.update({finding.partition(":")[0] for finding in findings})
         missed += not findings
-        found = f"seed {seed}: " if findings else "NOT FOUND: "
+        name = bug.seed if isinstance(bug.seed, str) else f"seed {seed}"
+        found = f"{name}: " if findings else "NOT FOUND: "
         print(f"{found}{bug.what}", *(f"    {each[:200]}" for each in findings), sep="\n")
         sys.stdout.flush()
     named = ", ".join(f"{name} ({count})" for name, count in sorted(checks.items()))
@@ -123,8 +215,8 @@ def find_bugs(args: argparse.Namespace) -> int:
     return int(bool(missed))
 
 
-def find_bug(simulator, bug, seeds, store) -> tuple[int, list[str]]:
-    """Return the first of these seeds that finds a bug, and what it finds."""
+def find_bug(simulator, bug, seeds, store):
+    """Return the first of these seeds or scripts that finds a bug, and what it finds."""
     with bug.planted():
         for seed in seeds:
             if findings := find_in(simulator, seed, store):
@@ -135,6 +227,8 @@ def find_bug(simulator, bug, seeds, store) -> tuple[int, list[str]]:
 def find_in(simulator, seed, store) -> list[str]:
     """Return what is wrong with a run; also if the simulator itself cannot go on."""
     try:
+        if not isinstance(seed, int):
+            return list(simulator.run(seed).findings)
         return list(simulator.run_seed(seed, store).findings)
     except Exception as error:  # noqa: BLE001 - a finding
         return [f"simulator: {error!r}"]

@@ -204,9 +204,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if membership.news.verdict is not None:
             raise verdict_error(self._run_id, membership.news.verdict)
         patience = self._timing.join_patience(
-            membership.identity.job,
-            is_first=not job.has_joined,
-            margin=self._bounds.start_margin,
+            membership.identity.job, is_first=not job.has_joined, margin=self._bounds.start_margin
         )
         job.has_joined = True
         if not job.reported:
@@ -351,8 +349,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self.job.requests.request_round(reason)
 
     def end_job(self, reason: str) -> None:
-        """End the job on all nodes, for a reason; see `JobRendezvous`."""
+        """End the job on all nodes, also before this one has joined; see `JobRendezvous`."""
         self.job.requests.close(reason, JobOutcome.STOPPED)
+        self._start()
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> None:
         """Announce that this node leaves; see `JobRendezvous`."""

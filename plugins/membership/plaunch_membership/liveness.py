@@ -5,6 +5,7 @@ That clock nearly stops while the observer itself is suspended.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -56,7 +57,9 @@ class LivenessObserver:
     here waits, and clocks of different hosts are never compared.
 
     A store may also delete the heartbeats of processes that are gone, and of no others. Then a
-    missing heartbeat is a loss at once, because a node sends one before it is observed.
+    missing heartbeat is a loss at once, because a node sends one before it is observed. After a
+    late observation it is one only an interval later: if the store was suspended, all nodes connect
+    again, and none of them is first.
 
     Args:
         interval: the time between two heartbeats, in seconds.
@@ -81,6 +84,7 @@ class LivenessObserver:
         self._observed_at: float | None = None
         self._counted_at: float | None = None
         self._late_in_a_row = 0
+        self._late_at = -math.inf  # the last late observation
 
     def observe(
         self,
@@ -110,11 +114,13 @@ class LivenessObserver:
             self._counted_at = now
         if is_late:
             self._restart_counts()
+            self._late_at = now
+        has_connected = now - self._late_at >= self._interval
         for node, beat in beats.items():
             observed = self._nodes.get(node)
             lease = leases.get(node)
             if self._absence_is_loss and beat is None and node != own:
-                self._nodes[node] = _ObservedNode(None, now, is_lost=True)
+                self._nodes[node] = _ObservedNode(None, now, is_lost=has_connected)
             elif observed is None or (
                 beat is not None and (beat != observed.beat or lease is not None)
             ):

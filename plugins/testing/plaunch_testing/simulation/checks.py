@@ -19,6 +19,8 @@ __all__ = ["CHECKS", "find_faults"]
 # A node that is cut off stops its workers after `unreachable_timeout`, as docs/membership.md says;
 # then they may take their time.
 _OVERLAP_OF_LOST = 60.0 + 30.0 + 15.0  # seconds
+# Seconds between two passes of the leader, each of which deletes the records of a round.
+_PASS = 1.0
 _INSTANT = 0.001  # seconds in which a node starts workers for a round that it has read
 _OVERLAP = 1.0  # seconds, of nodes that reach the store all the time
 # Faults after which a node may not reach the store for a while, or be slow.
@@ -94,7 +96,7 @@ def _was_away(world: SimulatedWorld, trained: TrainedRound) -> bool:
 def _find_wrong_charges(world: SimulatedWorld) -> Iterator[str]:
     """A failure was charged twice, or not at all, or the budget was exceeded."""
     script, rounds = world.script, world.training.rounds
-    for one in rounds:
+    for one in () if world.had_fault(*STORE_FAULTS) else rounds:  # they may cost many
         charged = sum(each.may_charge and each.at <= one.began for each in world.happened)
         charged += sum(at <= one.began for at in world.training.hangs)
         if one.attempt > charged:
@@ -113,10 +115,26 @@ def _find_wrong_charges(world: SimulatedWorld) -> Iterator[str]:
                 yield f"{later} began after {certain[0]}, which was not charged"
 
 
+def _find_old_records(world: SimulatedWorld) -> Iterator[str]:
+    """Records of past rounds are left, though the last round ran for long enough to delete them."""
+    last = world.training.rounds[-1] if world.training.rounds else None
+    if last is None or last.finished_at is None or world.had_fault(*_DISTURBING):
+        return
+    passes = int((last.finished_at - last.began) / _PASS)
+    if passes < last.number + 2:  # one pass for each round
+        return
+    prefix = f"/{last.incarnation}/round/"
+    for key in world.server.key_list():
+        _, found, rest = key.partition(prefix)
+        if found and int(rest.partition("/")[0]) < last.number - 1:
+            yield f"{key} is left, though {last} ran for {last.finished_at - last.began:.1f} s"
+            return
+
+
 # Restarts for these are free, or take the place of one that is charged.
 _FREE = (
     *_DISTURBING, FaultKind.KILL_AGENT, FaultKind.LEAVE, FaultKind.JOIN, FaultKind.SIGNAL,
-    FaultKind.RESTART_JOB, FaultKind.UNKILLABLE,
+    FaultKind.RESTART_JOB, FaultKind.UNKILLABLE, FaultKind.UNHEALTHY,
 )  # fmt: skip
 
 
@@ -135,4 +153,6 @@ CHECKS: Mapping[str, Callable[[SimulatedWorld], Iterator[str]]] = {
     "successes": endings.find_wrong_successes,
     "events": endings.find_different_events,
     "leftovers": endings.find_leftovers,
+    "records": _find_old_records,
+    "health": endings.find_unhealthy,
 }

@@ -28,6 +28,7 @@ __all__ = [
     "find_different_verdicts",
     "find_leftovers",
     "find_unexpected_errors",
+    "find_unhealthy",
     "find_wrong_causes",
     "find_wrong_losses",
     "find_wrong_successes",
@@ -35,7 +36,6 @@ __all__ = [
 
 # Codes of single nodes, which docs/errors.md excepts from the rule that all nodes end alike.
 _OWN_CODES = (ExitCode.UNKILLABLE_WORKER, ExitCode.NODE_EXCLUDED)
-_DEPARTURES = (FaultKind.SIGNAL, FaultKind.LEAVE, FaultKind.UNKILLABLE)
 # Seconds after which a node that was cut off or suspended takes part again.
 _RETURN = 5.0
 _REPORT = 5.0  # seconds after a failure in which its node reports it
@@ -298,18 +298,36 @@ def _find_wrong_end(node: SimulatedNode) -> Iterator[str]:
 
 
 def find_wrong_losses(world: SimulatedWorld) -> Iterator[str]:
-    """A node counts as lost that nothing has happened to."""
-    if world.had_fault(*STORE_FAULTS):
+    """A node counts as lost that nothing has happened to.
+
+    A store that is suspended loses no node: checks that are late do not count.
+    """
+    if world.had_fault(*(kind for kind in STORE_FAULTS if kind is not FaultKind.STORE_PAUSE)):
         return
-    hit = {
-        one.host.name
-        for one in world.happened
-        if one.had_effect and one.fault.kind in (*LOSSES, *_DEPARTURES)
-    }
+    hit = {one.host.name for one in world.happened if one.had_effect and one.fault.kind in LOSSES}
     for node in world.nodes:
         for event in node.events:
-            if event.lost and event.lost not in (*hit, node.host.name):
+            lost = [one for one in world.nodes if one.host.name == event.lost]
+            # Who leaves says so, unless the store does not answer.
+            is_wrong = any(one.was_alive(event.at) for one in lost) or (
+                any(one.ends_by_itself for one in lost)
+                and not world.had_fault(FaultKind.STORE_PAUSE)
+            )
+            if is_wrong and event.lost not in (*hit, node.host.name):
                 yield f"{node.name} has lost {event.lost}: {event.told}"
+
+
+def find_unhealthy(world: SimulatedWorld) -> Iterator[str]:
+    """A node whose first health checks have failed has started workers."""
+    for one in world.happened:
+        if not one.had_effect or one.fault.kind is not FaultKind.UNHEALTHY:
+            continue
+        until = one.at + one.fault.lasts
+        for node in world.nodes:
+            if node.host is not one.host or not one.at <= node.started_at <= until:
+                continue
+            if any(event.name == "WorkersStarted" and event.at < until for event in node.events):
+                yield f"{node.name} has started workers, but its health checks fail"
 
 
 def find_leftovers(world: SimulatedWorld) -> Iterator[str]:

@@ -59,6 +59,7 @@ class SimulatedHost:
         self.uptime = uptime
         self.stop_time = stop_time
         self.is_up = True
+        self.is_healthy = True  # as its health checks find it
 
 
 class SimulatedProcess:

@@ -19,12 +19,13 @@ from plaunch.rendezvous.backend import JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_restarts.policies import StandardRestartPolicy
 
+from plaunch_testing.simulation.health import SimulatedHealthChecks
 from plaunch_testing.simulation.workers import SimulatedWorkers, WorkerTraits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.agent.notifications import Notification, Notify
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.states import State
     from plaunch.agent.worker import GroupInfo, RunResult, WorkerGroup
@@ -55,6 +56,7 @@ class JobOptions:
         conf: `--rdzv-conf`.
         exclude_after: `--exclude-node-after`.
         exit_barrier_timeout: seconds.
+        check_time: seconds that health checks take; None for none.
     """
 
     min_nodes: int
@@ -65,6 +67,7 @@ class JobOptions:
     conf: Mapping[str, object] = field(default_factory=dict)
     exclude_after: int | None = None
     exit_barrier_timeout: float = 60.0
+    check_time: float | None = None
 
 
 class NodeEvent(NamedTuple):
@@ -76,6 +79,7 @@ class NodeEvent(NamedTuple):
         group: the worker group at that time.
         told: what it says beyond that, if it is checked.
         lost: the node that was lost, if one was.
+        at: virtual seconds.
     """
 
     name: str
@@ -83,6 +87,7 @@ class NodeEvent(NamedTuple):
     group: GroupInfo
     told: str
     lost: str
+    at: float
 
 
 class _Agent(SimpleElasticAgent):
@@ -92,11 +97,10 @@ class _Agent(SimpleElasticAgent):
         self,
         spec: WorkerSpec,
         options: JobOptions,
-        notify: Notify,
+        services: AgentServices,
         create_workers: Callable[[_Agent, WorkerGroup], SimulatedWorkers],
     ) -> None:
         self._create = create_workers
-        services = AgentServices(notify=notify)
         super().__init__(spec, options.exit_barrier_timeout, services=services)
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> SimulatedWorkers:  # type: ignore[override]
@@ -279,7 +283,8 @@ class SimulatedNode:
         )
         leaves = False
         try:
-            agent = self.agent = _Agent(spec, options, self._note_event, self._create_workers)
+            services = AgentServices(notify=self._note_event, health_checks=self._health_checks())
+            agent = self.agent = _Agent(spec, options, services, self._create_workers)
             try:
                 self.result = result = agent.run()
                 is_over = agent.has_ended_job or agent.snapshot().verdict is not None
@@ -300,6 +305,12 @@ class SimulatedNode:
                 else functools.partial(shut_down, handler, AgentServices().signal_policy)
             )
 
+    def _health_checks(self) -> SimulatedHealthChecks | None:
+        takes = self._options.check_time
+        if takes is None:
+            return None
+        return SimulatedHealthChecks(self._system.hub, self.process, takes)
+
     def _note_event(self, event: Notification) -> None:
         agent, told, lost = self.agent, "", ""
         if isinstance(event, notifications.AfterRendezvous):
@@ -310,7 +321,8 @@ class SimulatedNode:
         elif isinstance(event, notifications.AgentFinished):
             told = event.outcome
         incarnation = "" if agent is None else agent.describe_round()[0]
-        self.events.append(NodeEvent(type(event).__name__, incarnation, event.group, told, lost))
+        name, at = type(event).__name__, self._system.hub.now
+        self.events.append(NodeEvent(name, incarnation, event.group, told, lost, at))
 
     def _create_workers(self, agent: _Agent, group: WorkerGroup) -> SimulatedWorkers:
         self.workers = SimulatedWorkers(

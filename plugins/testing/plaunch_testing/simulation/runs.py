@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch_testing.simulation.hub import Hub
 from plaunch_testing.simulation.modules import SimulatedSystem, install
+from plaunch_testing.simulation.shrinking import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from plaunch_testing.simulation.script import Script, StoreKind
     from plaunch_testing.simulation.world import HistoryLine, SimulatedWorld
@@ -110,49 +111,13 @@ class Simulator:
             )
         finally:
             logger.removeHandler(handler)
+            logging.disable(logging.CRITICAL)  # what is unwound here is not part of the run
             world.end()
+            logging.disable(logging.NOTSET if self._logs else logging.CRITICAL)
 
-    def shorten(self, script: Script, *, attempts: int = 200) -> Script:
-        """Return a smaller script that still fails, or the same.
-
-        Leaves out faults, and then rounds their times, as long as something is found.
-        """
-        left = attempts
-
-        def fails(candidate: Script) -> bool:
-            nonlocal left
-            left -= 1
-            return left >= 0 and bool(self.run(candidate).findings)
-
-        index = 0
-        while index < len(script.faults):
-            fewer = replace(script, faults=script.faults[:index] + script.faults[index + 1 :])
-            if fails(fewer):
-                script = fewer
-            else:
-                index += 1
-        for change in _SIMPLER:
-            simpler = change(script)
-            if simpler != script and fails(simpler):
-                script = simpler
-        return script
-
-
-def _with_round_times(script: Script) -> Script:
-    faults = tuple(
-        replace(fault, at=round(fault.at, 1), lasts=round(fault.lasts, 1))
-        for fault in script.faults
-    )
-    return replace(script, faults=faults, duration=round(script.duration, 1))
-
-
-_SIMPLER: tuple[Callable[[Script], Script], ...] = (
-    lambda script: replace(script, offsets=(0.0,) * script.nodes),
-    lambda script: replace(script, latency=0.001),
-    lambda script: replace(script, workers=1),
-    lambda script: replace(script, starts=(0.0,) * script.nodes),
-    _with_round_times,
-)
+    def shorten(self, script: Script, *, attempts: int = 300) -> Script:
+        """Return a smaller script with which the same check fails, or the same script."""
+        return shorten(script, lambda candidate: self.run(candidate).findings, attempts)
 
 
 class _HistoryHandler(logging.Handler):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -46,12 +47,16 @@ class FaultKind(enum.Enum):
     STORE_SLOW = "the store is slow"
     STORE_LOSS = "connections to the store break"
     STORE_DOWN = "the store restarts"
+    STORE_PAUSE = "the store is suspended"
+    UNHEALTHY = "health checks fail"
 
 
 # After these, a node may not reach the store for a while.
 LINK_FAULTS = (FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PAUSE)
 # After these, nodes may lose touch with the store one by one.
-STORE_FAULTS = (FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN)
+STORE_FAULTS = (
+    FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN, FaultKind.STORE_PAUSE,
+)  # fmt: skip
 # After these, a node may count as lost; each of them lasts for a while.
 LOSSES = (FaultKind.KILL_AGENT, FaultKind.CRASH, *LINK_FAULTS, *STORE_FAULTS)
 
@@ -67,6 +72,8 @@ class InjectedFault:
         lasts: seconds until it is over, where it ends.
         value: an exit code, seconds of a clock, or a probability in percent, by kind.
         returns: whether a node that is lost by it starts again when it is over.
+        requests: if not 0, it happens between this request of the node to the store and the reply,
+            counted from `at`.
     """
 
     at: float
@@ -75,12 +82,14 @@ class InjectedFault:
     lasts: float = 0.0
     value: int = 0
     returns: bool = False
+    requests: int = 0
 
     def describe(self) -> str:
         """Describe it in one line."""
         where = "" if self.kind.name.startswith("STORE") else f" on n{self.node}"
         lasts = f", for {self.lasts:.2f} s" if self.lasts else ""
         value = f" ({self.value})" if self.value else ""
+        value += f" at the next {self.requests}. request" if self.requests else ""
         returns = ", and starts again" if self.returns else ""
         return f"{self.at:7.2f} s: {self.kind.value}{where}{value}{lasts}{returns}"
 
@@ -106,6 +115,7 @@ class Script:
         offsets: by how much the wall clock of each host is wrong, in seconds.
         faults: sorted by time.
         stop_times: seconds that the workers of each host need to end after a stop signal.
+        check_time: seconds that health checks take; None for none.
     """
 
     seed: int
@@ -124,6 +134,28 @@ class Script:
     offsets: tuple[float, ...] = (0.0, 0.0, 0.0)
     faults: tuple[InjectedFault, ...] = ()
     stop_times: tuple[float, ...] = (0.2, 0.2, 0.2)
+    check_time: float | None = None
+
+    def to_json(self) -> str:
+        """Return it as JSON, for a file of a test."""
+        fields = asdict(self)
+        fields["store"] = self.store.value
+        fields["faults"] = [
+            {**asdict(fault), "kind": fault.kind.name.lower()} for fault in self.faults
+        ]
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Script:
+        """Return the script of `to_json`; fields that are left out have their defaults."""
+        fields = json.loads(text)
+        faults = [
+            InjectedFault(**{**fault, "kind": FaultKind[fault["kind"].upper()]})
+            for fault in fields.pop("faults", ())
+        ]
+        store = StoreKind(fields.pop("store", StoreKind.JOB.value))
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        return cls(**{**fields, **lists, "store": store, "faults": tuple(faults)})
 
     def describe(self) -> str:
         """Describe it on a few lines."""
@@ -136,7 +168,8 @@ class Script:
             f"a round trains {self.duration:.1f} s; peers of a lost rank "
             f"{'fail' if self.peers_fail else 'hang'}; workers stop in "
             f"{', '.join(f'{seconds:g}' for seconds in self.stop_times)} s; "
-            f"latency {self.latency * 1000:.1f} ms",
+            f"latency {self.latency * 1000:.1f} ms"
+            + ("" if self.check_time is None else f"; health checks take {self.check_time:g} s"),
         ]
         return "\n".join([*lines, *(fault.describe() for fault in self.faults)])
 
@@ -182,7 +215,11 @@ _KINDS = (
     FaultKind.STORE_SLOW,
     FaultKind.STORE_LOSS,
     FaultKind.STORE_DOWN,
+    FaultKind.STORE_PAUSE,
+    FaultKind.UNHEALTHY,
 )
+# Those that may happen between a request and its reply.
+_AT_REQUESTS = (FaultKind.KILL_AGENT, FaultKind.CRASH, *LINK_FAULTS)
 # Some outlast every timeout of the rendezvous, most do not.
 _LASTS = ((0.05, 2.0), (0.05, 2.0), (2.0, 8.0), (8.0, 40.0), (40.0, 90.0))
 
@@ -222,6 +259,7 @@ def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> 
         offsets=tuple(choices.choice((0.0, 0.0, -300.0, 40.0)) for _ in range(nodes)),
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
         stop_times=tuple(choices.choice((0.2, 0.2, 3.0, 8.0)) for _ in range(nodes)),
+        check_time=choices.choice((None, None, None, 0.1, 3.0)),
     )
 
 
@@ -236,6 +274,7 @@ def _make_fault(choices: Choices, nodes: int, begin: float, end: float) -> Injec
         value = choices.choice((-3600, -5, 5, 3600))
     elif kind is FaultKind.STORE_LOSS:
         value = choices.choice((1, 5, 20))
+    is_at_request = kind in _AT_REQUESTS and choices.choice((False, True))
     return InjectedFault(
         at=choices.uniform(begin, end),
         kind=kind,
@@ -243,4 +282,5 @@ def _make_fault(choices: Choices, nodes: int, begin: float, end: float) -> Injec
         lasts=choices.uniform(*choices.choice(_LASTS)),
         value=value,
         returns=choices.choice((True, True, False)),
+        requests=choices.choice((1, 2, 3, 4, 6, 9)) if is_at_request else 0,
     )

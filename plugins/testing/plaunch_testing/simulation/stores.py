@@ -28,6 +28,7 @@ __all__ = ["KeyServer", "SimulatedEtcd", "SimulatedStore", "SimulatedTcpStore"]
 ENDPOINT = "store:29400"
 CONNECT_TIMEOUT = 5.0  # seconds, of one attempt to connect
 REQUEST_TIMEOUT = 10.0  # seconds without a reply
+_NEXT_REQUEST = 10.0  # seconds to wait for a request of a process
 LEASE = 15.0  # seconds that etcd keeps the heartbeat of a process that is gone
 
 
@@ -41,6 +42,7 @@ class SimulatedStore(abc.ABC):
 
     Attributes:
         is_running: whether the server's process runs.
+        is_suspended: whether it is stopped, as by SIGSTOP.
         work: the mean time of one request, in seconds; a slow server has more.
         loss: the probability that a message ends its connection.
         operations: the number of requests.
@@ -51,6 +53,10 @@ class SimulatedStore(abc.ABC):
         self.network = network
         self.host = host
         self.is_running = True
+        self.is_suspended = False
+        self.resumed: dict[SimulatedTask, None] = {}  # tasks that wait until it runs again
+        self._late: list[Callable[[], object]] = []  # requests that arrived while it was suspended
+        self._counted: dict[SimulatedProcess, tuple[int, SimulatedTask]] = {}
         self.work = 0.0
         self.loss = 0.0
         self.operations = 0
@@ -60,7 +66,7 @@ class SimulatedStore(abc.ABC):
         """Return how a process reaches the store."""
 
     @abc.abstractmethod
-    def keys(self) -> Sequence[str]:
+    def key_list(self) -> Sequence[str]:
         """Return the keys that have a value."""
 
     @abc.abstractmethod
@@ -74,6 +80,44 @@ class SimulatedStore(abc.ABC):
     @abc.abstractmethod
     def restart(self, *, keeps_data: bool) -> None:
         """Start the server's process again."""
+
+    def suspend(self) -> None:
+        """Stop the server's process; requests wait."""
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        """Continue: carry out what has arrived meanwhile."""
+        self.is_suspended = False
+        late, self._late = self._late, []
+        for request in late:
+            request()
+        self.hub.wake_all(self.resumed)
+
+    def carry_out_later(self, request: Callable[[], object]) -> None:
+        """Carry out a request as soon as the server runs again."""
+        self._late.append(request)
+
+    def await_resume(self) -> None:
+        """Wait while the server is suspended."""
+        while self.is_suspended:
+            self.hub.wait(self.resumed)
+
+    def await_requests(self, process: SimulatedProcess, count: int) -> None:
+        """Wait until a process has made so many requests more, whose last one has no reply yet."""
+        task = self.hub.current
+        assert task is not None
+        self._counted[process] = count, task
+        self.hub.wait(None, _NEXT_REQUEST)
+        self._counted.pop(process, None)
+
+    def note_request(self, process: SimulatedProcess) -> None:
+        """A request was carried out."""
+        self.operations += 1
+        if process in self._counted:
+            left, task = self._counted[process]
+            self._counted[process] = left - 1, task
+            if left == 1:
+                self.hub.wake(task)
 
     def end_process(self, process: SimulatedProcess) -> None:  # noqa: B027 - TCPStore does not care
         """A client's process has ended, and its system has closed its connections."""
@@ -92,7 +136,7 @@ class KeyServer(SimulatedStore):
         self.waiting: dict[str, dict[SimulatedTask, None]] = {}
         self.connections: dict[SimulatedProcess, list[_KeyConnection]] = {}
 
-    def keys(self) -> Sequence[str]:
+    def key_list(self) -> Sequence[str]:
         """Return the keys that have a value."""
         return sorted(self.values)
 
@@ -194,6 +238,8 @@ class _KeyConnection(RendezvousStore):
             while key not in server.values and (left := until - server.hub.now) > 0:
                 self._check()
                 server.hub.wait(waiters, left)
+            if server.is_suspended:
+                self._await_server(lambda: None, REQUEST_TIMEOUT)
             value = server.values.get(key)
             self._check()
             self._go(self._process.host, REQUEST_TIMEOUT)
@@ -217,15 +263,32 @@ class _KeyConnection(RendezvousStore):
         self._caller = server.hub.current
         try:
             self._go(server.host, timeout)
-            server.operations += 1
             if server.work:
                 server.hub.sleep(server.hub.random.expovariate(1.0) * server.work)
                 self._check()
+            if server.is_suspended:
+                self._await_server(run, timeout)
             result = run()
+            server.note_request(self._process)
             self._go(self._process.host, timeout)
             return result
         finally:
             self._caller = None
+
+    def _await_server(self, run: Callable[[], object], timeout: float) -> None:
+        """Wait while the server is suspended; after a time-out the request is not lost."""
+        server = self._server
+        until = server.hub.now + timeout
+        while server.is_suspended:
+            left = until - server.hub.now
+            if left <= 0:
+                server.carry_out_later(run)
+                self._is_broken = True
+                raise RendezvousConnectionError(
+                    f"the simulated store does not answer within {timeout:g} s"
+                )
+            server.hub.wait(server.resumed, left)
+            self._check()
 
     def _go(self, target: SimulatedHost, timeout: float) -> None:
         server = self._server
@@ -300,6 +363,13 @@ class SimulatedEtcd(KeyServer):
         for key in self._renewed:
             self.renew(key, self.values.get(key, b""))
 
+    def resume(self) -> None:
+        """Continue; leases that were not renewed meanwhile have expired."""
+        for key, renewed in list(self._renewed.items()):
+            if renewed + LEASE <= self.hub.now:
+                self.delete(key)
+        super().resume()
+
     def renew(self, key: str, value: bytes) -> None:
         """Renew the lease of a heartbeat, and write it if it is not there."""
         if not value:
@@ -312,7 +382,10 @@ class SimulatedEtcd(KeyServer):
             self.hub.spawn(lambda: self._expire(key), f"lease of {key}")
 
     def _expire(self, key: str) -> None:
-        while (left := self._renewed[key] + LEASE - self.hub.now) > 0 or not self.is_running:
+        while (left := self._renewed[key] + LEASE - self.hub.now) > 0 or not self._works():
             self.hub.sleep(max(left, 1.0))
         del self._renewed[key]
         self.delete(key)
+
+    def _works(self) -> bool:
+        return self.is_running and not self.is_suspended

@@ -17,6 +17,7 @@ __all__ = ["CLOCK_TOLERANCE", "InjectedCause", "RoundPart", "TrainedRound", "Tra
 _PEERS_NOTICE = 1.0
 # Seconds after which workers that wait for a lost rank are reported as hanging.
 _HANG_TIMEOUT = 15.0
+_REPORTING = 2.0  # seconds within which nodes report their failures
 # Seconds by which clocks may differ, as docs/membership.md says, and some for reports on the way.
 CLOCK_TOLERANCE = 5.0 + 1.0
 
@@ -71,10 +72,16 @@ class InjectedCause:
     is_certain: bool
 
     def is_before(self, other: InjectedCause) -> bool:
-        """Whether it came first, whatever the clocks of the hosts show."""
-        return self.at < other.at and (
-            self.timestamp < other.timestamp or other.at - self.at > CLOCK_TOLERANCE
-        )
+        """Whether it came first, whatever the clocks of the hosts show.
+
+        If the clocks differ by more than the tolerance, the order is as exact as the times at which
+        the nodes report.
+        """
+        gap = other.at - self.at
+        skew = abs((other.timestamp - other.at) - (self.timestamp - self.at))
+        if skew < CLOCK_TOLERANCE - _REPORTING:
+            return gap > 0 and self.timestamp < other.timestamp
+        return gap > (_REPORTING if skew > CLOCK_TOLERANCE + _REPORTING else CLOCK_TOLERANCE)
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host} with {self.exitcode} at {self.at:.3f} s"

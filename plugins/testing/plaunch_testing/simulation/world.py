@@ -129,6 +129,7 @@ class SimulatedWorld:
             budgets,
             _CONF,
             script.exclude_after,
+            check_time=script.check_time,
         )
         self.is_over_in_time = False
 
@@ -186,6 +187,8 @@ class SimulatedWorld:
         self.hub.sleep(fault.at)
         host = self.hosts[fault.node]
         node = self._last_nodes.get(host)
+        if fault.requests and node is not None and not node.is_over:
+            self.server.await_requests(node.process, fault.requests)
         what = self._hit(fault, host, node)
         self.happened.append(HappenedFault(fault, node, bool(what), self.hub.now, host))
         self.note("FAULT", f"{fault.kind.value}: {what or 'no effect'}")
@@ -197,17 +200,13 @@ class SimulatedWorld:
     ) -> str:
         """Let a fault happen; describe what it has hit, or nothing."""
         kind = fault.kind
-        if kind is FaultKind.STORE_SLOW:
-            self.server.work = 0.2
-            return "the store"
-        if kind is FaultKind.STORE_LOSS:
-            self.server.loss = fault.value / 100
-            return f"{fault.value} % of all messages"
-        if kind is FaultKind.STORE_DOWN:
-            if not self.server.is_running:
+        if kind.name.startswith("STORE"):
+            return self._hit_store(fault)
+        if kind is FaultKind.UNHEALTHY:
+            if self.script.check_time is None:
                 return ""
-            self.server.crash()
-            return "the store"
+            host.is_healthy = False
+            return host.name
         if kind is FaultKind.JOIN:
             if not host.is_up or (node is not None and not node.is_over):
                 return ""
@@ -225,6 +224,21 @@ class SimulatedWorld:
         if node is None or node.is_over:
             return ""
         return self._hit_node(fault, node)
+
+    def _hit_store(self, fault: InjectedFault) -> str:
+        kind, server = fault.kind, self.server
+        if kind is FaultKind.STORE_SLOW:
+            server.work = 0.2
+        elif kind is FaultKind.STORE_LOSS:
+            server.loss = fault.value / 100
+            return f"{fault.value} % of all messages"
+        elif not server.is_running or server.is_suspended:
+            return ""
+        elif kind is FaultKind.STORE_DOWN:
+            server.crash()
+        else:
+            server.suspend()
+        return "the store"
 
     def _hit_node(self, fault: InjectedFault, node: SimulatedNode) -> str:  # noqa: PLR0911, PLR0912 - as above
         kind, workers, agent = fault.kind, node.workers, node.agent
@@ -277,7 +291,7 @@ class SimulatedWorld:
     def _undo(self, fault: InjectedFault, host: SimulatedHost, node: SimulatedNode | None) -> None:
         """End a fault, if it is one that ends."""
         kind = fault.kind
-        if kind not in LOSSES:
+        if kind not in (*LOSSES, FaultKind.UNHEALTHY):
             return
         self.hub.sleep(fault.lasts)
         self.note("FAULT", f"over: {fault.kind.value}")
@@ -287,6 +301,10 @@ class SimulatedWorld:
             self.network.repair(self.server.host, host)
         if kind is FaultKind.PAUSE and node is not None:
             self.hub.resume(node.process)
+        if kind is FaultKind.STORE_PAUSE:
+            self.server.resume()
+        if kind is FaultKind.UNHEALTHY:
+            host.is_healthy = True
         if kind is FaultKind.STORE_SLOW:
             self.server.work = 0.0
         if kind is FaultKind.STORE_LOSS:
