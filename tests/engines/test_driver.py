@@ -1321,12 +1321,25 @@ def until_stopped(*records):
     return script
 
 
+def signalling(handle):
+    """Let the command receive SIGTERM, which ends this agent."""
+    handle.hello()
+    handle.receive()
+    handle.run()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert handle.receive() == {"signal": signal.SIGTERM}
+    handle.end(143)
+    return 143
+
+
 @pytest.mark.parametrize(
     ("records", "other", "limit"),
     [
         ([RUNNING, {"kind": "workers_ended"}], succeeding, 45),
         ([], succeeding, 45),
         ([RUNNING], failing(3), 90),
+        ([RUNNING], signalling, 90),
+        ([RUNNING, {"kind": "workers_ended"}], signalling, 45),
     ],
 )
 def test_an_agent_that_hangs_after_the_end_of_the_job_is_ended(records, other, limit):

@@ -38,6 +38,12 @@ def test_hypothesis_makes_scripts():
     assert done.stdout == "nothing found in 20 scripts\n"
 
 
+def test_nothing_is_wrong_with_commands_that_drive_agents():
+    done = simulate("--commands", "--seeds=50")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("50 commands, 0 with findings; ")
+
+
 def test_equal_seeds_have_equal_histories():
     first, second = (simulate("--seeds=2", "--first=7", "--history") for _ in range(2))
     assert first.returncode == 0, first.stderr

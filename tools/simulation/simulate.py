@@ -5,6 +5,7 @@
     python tools/simulate --shrink=SEED [--save=FILE]    # the smallest script that still fails
     python tools/simulate --explore=1000 [--first=SEED]    # scripts that hypothesis makes
     python tools/simulate --scripts=FOLDER    # scripts that were saved
+    python tools/simulate --commands --seeds=1000    # the command of --on, with simulated agents
     python tools/simulate --bugs=search --seeds=100    # which seed finds which deliberate bug
 
 The simulator is plaunch_testing.simulation, and needs greenlet.
@@ -62,6 +63,11 @@ def main() -> int:  # noqa: PLR0911 - one for each mode
         help="let hypothesis make up to N scripts, and shrink one that fails",
     )
     parser.add_argument("--save", metavar="FILE", help="write the shrunk script, for a test")
+    parser.add_argument(
+        "--commands",
+        action="store_true",
+        help="run commands that drive simulated agents",
+    )
     parser.add_argument("--scripts", metavar="FOLDER", help="run the scripts of a folder")
     parser.add_argument(
         "--part", nargs=2, type=int, metavar=("FIRST", "STEP"), help=argparse.SUPPRESS
@@ -73,6 +79,8 @@ def main() -> int:  # noqa: PLR0911 - one for each mode
         os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
     if args.part:
         return run_part(args)
+    if args.commands:
+        return run_commands(args)
     if args.scripts:
         return run_scripts(args)
     if args.explore:
@@ -180,6 +188,22 @@ def run_scripts(args: argparse.Namespace) -> int:
     for path in failed:
         print(f"{path}:\n{reports[path].describe()}\n")
     print(f"{len(paths)} scripts, {len(failed)} with findings")
+    return int(bool(failed))
+
+
+def run_commands(args: argparse.Namespace) -> int:
+    """Run commands that drive simulated agents."""
+    simulator, _ = _create(args)
+    codes: Counter[str] = Counter()
+    failed = 0
+    for seed in range(args.first, args.first + args.seeds):
+        report = simulator.run_command(seed)
+        codes.update([str(report.code)])
+        failed += bool(report.findings)
+        if args.history or report.findings:
+            print(report.describe(), end="\n\n")
+    named = ", ".join(f"{code} {count}" for code, count in codes.most_common())
+    print(f"{args.seeds} commands, {failed} with findings; codes: {named}")
     return int(bool(failed))
 
 

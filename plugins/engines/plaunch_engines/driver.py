@@ -213,8 +213,7 @@ class JobDriver:
                 self._kill_all()
         if not self._is_open():
             self._nodes.stop_waiting()
-            if not self._job.signals:
-                self._end_the_rest(now)
+            self._end_the_rest(now)
         if missing:
             self._output.say(
                 "the end of the workers' output may be missing: an agent or its connection has "
@@ -249,18 +248,20 @@ class JobDriver:
     def _end_the_rest(self, now: float) -> None:
         """End agents that do not end by themselves, once the job is over.
 
-        Agents whose workers run are only ended if the job has failed, so that they have to stop
-        their workers. All limits begin anew with everything that an agent writes.
+        Agents whose workers run are only ended if the job has failed or was stopped, so that they
+        have to stop their workers. All limits begin anew with everything that an agent writes.
         """
         self._job.over_at = min(self._job.over_at, now)
         error = self._command_facts().error
-        has_failed = error is not None or any(
-            facts.code and facts.is_result for facts in self._nodes.facts()
+        must_stop = (
+            bool(self._job.signals)
+            or error is not None
+            or any(facts.code and facts.is_result for facts in self._nodes.facts())
         )
         last = max((node.round for node in self._nodes), default=-1)
         for node in self._nodes:
             limit = _LAST_WAIT
-            if node.has_workers and (has_failed or node.round < last):
+            if node.has_workers and (must_stop or node.round < last):
                 limit = _STOP_WAIT + self._plan.shutdown_timeout
             elif node.has_workers:
                 continue
@@ -271,7 +272,7 @@ class JobDriver:
                     "WARNING",
                 )
                 node.stop()
-        if self._job.is_released:
+        if self._job.is_released or self._job.signals:
             return
         if now - self._job.over_at < (_SPARES_WAIT if error is None else _TOO_FEW_WAIT):
             if self._nodes.lost:

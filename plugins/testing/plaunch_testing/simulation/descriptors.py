@@ -19,12 +19,12 @@ _CAPACITY = 65536  # bytes
 
 
 class _Pipe:
-    __slots__ = ("data", "ends", "pollers")
+    __slots__ = ("data", "has_ended", "pollers")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.pollers: dict[SimulatedTask, None] = {}
-        self.ends = 2
+        self.has_ended = False  # no end for writing is open
 
 
 class DescriptorTable:
@@ -78,6 +78,8 @@ class DescriptorTable:
         pipe = self._readers.get(fd)
         if pipe is None:
             return os.read(self._real(fd), count)
+        if not pipe.data and pipe.has_ended:
+            return b""
         if not pipe.data:
             raise BlockingIOError(errno.EAGAIN, "the pipe is empty")
         data = bytes(pipe.data[:count])
@@ -91,7 +93,10 @@ class DescriptorTable:
             return
         del self._owners[fd]
         self._readers.pop(fd, None)
-        self._writers.pop(fd, None)
+        pipe = self._writers.pop(fd, None)
+        if pipe is not None:
+            pipe.has_ended = True
+            self._hub.wake_all(pipe.pollers)
 
     def poll(self) -> _Poll:
         """Create an object like `select.poll()`."""
@@ -139,4 +144,9 @@ class _Poll:
 
     def _events(self) -> list[tuple[int, int]]:
         readers = self._readers
-        return [(fd, select.POLLIN) for fd in self._fds if fd in readers and readers[fd].data]
+        found = []
+        for fd in self._fds:
+            pipe = readers.get(fd)
+            if pipe is not None and (pipe.data or pipe.has_ended):
+                found.append((fd, select.POLLIN if pipe.data else select.POLLHUP))
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 from typing import TYPE_CHECKING
 
@@ -13,27 +14,58 @@ from plaunch_membership import StoreNotListeningError
 
 from plaunch_testing.simulation.job_links import LinkDirection, StoreCall
 from plaunch_testing.simulation.network import UnreachableError
-from plaunch_testing.simulation.stores import ENDPOINT, REQUEST_TIMEOUT
+from plaunch_testing.simulation.stores import ENDPOINT, REQUEST_TIMEOUT, SimulatedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from plaunch_job_store.frames import Operation, Result
-    from plaunch_job_store.table import Session
+    from plaunch_job_store.table import Session, StoreTable
 
     from plaunch_testing.simulation.hub import SimulatedProcess, SimulatedTask
-    from plaunch_testing.simulation.job_store import JobStoreServer
 
 # An address gets half of the time of an attempt to connect.
 _DIAL_TIMEOUT = CONNECT_TIMEOUT / 2  # seconds
 
-__all__ = ["JobStoreClients", "SessionClient"]
+__all__ = ["JobStoreClients", "SessionClient", "SessionServer"]
+
+
+class SessionServer(SimulatedStore):
+    """A server with sessions, as its clients see it.
+
+    Attributes:
+        table: what it holds.
+        sessions: by their ids.
+    """
+
+    table: StoreTable
+    sessions: dict[bytes, Session]
+
+    @abc.abstractmethod
+    def add_client(self, process: SimulatedProcess, client: SessionClient) -> None:
+        """A process has connected."""
+
+    @abc.abstractmethod
+    def forget_client(self, process: SimulatedProcess) -> None:
+        """A process has closed its connection."""
+
+    @abc.abstractmethod
+    def open_session(self, former: bytes) -> Session:
+        """Return the session with this id, or another one."""
+
+    @abc.abstractmethod
+    def end_session(self, session: Session, *, is_orderly: bool) -> None:
+        """End a session; the others are notified if keys were deleted."""
+
+    @abc.abstractmethod
+    def carry_out(self, session: Session, number: int, operations: Sequence[Operation]) -> None:
+        """Carry out a request, and answer the waits that it ends."""
 
 
 class JobStoreClients:
     """The connection that all threads of a process share; `JobStoreConnector` in the simulator."""
 
-    def __init__(self, server: JobStoreServer, process: SimulatedProcess) -> None:
+    def __init__(self, server: SessionServer, process: SimulatedProcess) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._server = server
         self._process = process
@@ -85,7 +117,7 @@ class SessionClient:
     endpoint = ENDPOINT
 
     def __init__(
-        self, server: JobStoreServer, process: SimulatedProcess, on_loss: Callable[[], None]
+        self, server: SessionServer, process: SimulatedProcess, on_loss: Callable[[], None]
     ) -> None:
         self.process = process
         self.session: Session | None = None

@@ -9,8 +9,8 @@ from plaunch_job_store.sessions import make_session_id
 from plaunch_job_store.table import Session, StoreTable
 from plaunch_membership import StoreAccess
 
-from plaunch_testing.simulation.job_client import JobStoreClients, SessionClient
-from plaunch_testing.simulation.stores import ENDPOINT, SimulatedStore
+from plaunch_testing.simulation.job_client import JobStoreClients, SessionClient, SessionServer
+from plaunch_testing.simulation.stores import ENDPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["JobStoreServer"]
 
 
-class JobStoreServer(SimulatedStore):
+class JobStoreServer(SessionServer):
     """plaunch's own server; one that starts again has lost its data, and says so."""
 
     def __init__(self, hub: Hub, network: SimulatedNetwork, host: SimulatedHost) -> None:

@@ -18,6 +18,7 @@ from plaunch_testing.simulation.shrinking import shorten
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from plaunch_testing.simulation.command import CommandReport
     from plaunch_testing.simulation.script import Script, StoreKind
     from plaunch_testing.simulation.world import HistoryLine, SimulatedWorld
 
@@ -114,6 +115,15 @@ class Simulator:
             logging.disable(logging.CRITICAL)  # what is unwound here is not part of the run
             world.end()
             logging.disable(logging.NOTSET if self._logs else logging.CRITICAL)
+
+    def run_command(self, seed: int) -> CommandReport:
+        """Run a command that drives agents through simulated connections, and judge it."""
+        from plaunch_testing.simulation.command import SimulatedCommand
+
+        try:
+            return SimulatedCommand(self.system, seed).run()
+        finally:
+            self.hub.end()
 
     def shorten(self, script: Script, *, attempts: int = 300) -> Script:
         """Return a smaller script with which the same check fails, or the same script."""
