@@ -62,6 +62,7 @@ MORE = {
             f"plaunch_job_store.{name}"
             for name in ("client", "frames", "limits", "sessions", "store", "table")
         ),
+        *(f"plaunch_engines.{name}" for name in ("driver", "output", "plan", "records")),
     },
 }
 # Packages that would make the launcher slow, and the only modules that import them.
