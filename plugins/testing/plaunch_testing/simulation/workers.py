@@ -277,6 +277,8 @@ class SimulatedWorkers(SimulatedRanks):
             if self.is_running:
                 self._end()
                 self.succeeded_at = self._hub.now
+                if self.trained is not None and self not in self.trained.succeeded:
+                    self.trained.succeeded.append(self)  # each has ended early
             return RunResult(WorkerState.SUCCEEDED, return_values=dict.fromkeys(self._ended))
         return RunResult(WorkerState.HEALTHY)
 
