@@ -130,6 +130,16 @@ def _what_signals_do_is_put_back():
 
 
 @pytest.fixture(autouse=True)
+def _niceness_stays():
+    """A launcher raises its priority; then tests that need the usual one would be skipped."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    after = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, before)
+    assert after == before
+
+
+@pytest.fixture(autouse=True)
 def _logging_is_put_back():
     """A launch in this process sets up the launcher's log, and others look at what is logged."""
     logger = logging.getLogger("plaunch")

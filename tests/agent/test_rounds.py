@@ -450,6 +450,7 @@ def test_a_handler_that_never_waits_is_shut_down_without_a_thread():
 def test_a_signal_of_a_second_run_does_not_end_the_process_by_itself(monkeypatch):
     """After a run in plaunch's own process, a handler for the last words stands for the default."""
     monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
+    monkeypatch.setattr("plaunch.agent.signals.raise_priority", lambda: False)
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1)}
     others = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
     before |= {signum: signal.getsignal(signum) for signum in others}

@@ -14,6 +14,7 @@ from plaunch.cli.console import Stderr
 
 from helpers.faults import raising
 from helpers.pipes import fill
+from helpers.processes import forks_beside_threads
 from helpers.terminals import lines_on_screen, set_columns
 from helpers.waiting import wait_until
 
@@ -119,6 +120,7 @@ def test_without_a_stderr_messages_are_lost(stream):
     Stderr(lambda: stream).write("to nobody\n")
 
 
+@forks_beside_threads
 def test_a_forked_child_can_write_while_its_parent_is_stuck(pipe, stderr):
     size = fill(pipe.writer)
     stderr.write("parent\n")

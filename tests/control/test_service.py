@@ -21,6 +21,7 @@ from plaunch_network import ConnectionServer
 
 from helpers.faults import raising
 from helpers.pretended_launches import LONG, PretendedLaunch
+from helpers.processes import forks_beside_threads
 from helpers.waiting import wait_until
 
 NOBODY = 65534
@@ -419,6 +420,7 @@ def test_without_a_thread_the_launch_continues(runtime_dir, monkeypatch, caplog)
     launch.extension.stop(None)
 
 
+@forks_beside_threads
 def test_a_forked_worker_does_not_inherit_the_socket(launch):
     """Workers may be forked from the launcher."""
     launch.extension.rest()

@@ -100,6 +100,9 @@ def program(name):
     return str(PROGRAMS / f"{name}.py")
 
 
+# The workers of torchrun connect to its store with libuv, whatever USE_LIBUV says.
+LIBUV = pytest.mark.needs("libuv")
+
 SCRIPTS = {
     # One test for all, because importing torch takes most of the time.
     "data loaders, a process group, a checkpoint and parallel training": (
@@ -135,7 +138,10 @@ MORE = {
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        *(pytest.param(*script, id=name) for name, script in SCRIPTS.items()),
+        *(
+            pytest.param(*script, id=name, marks=LIBUV if "training" in name else ())
+            for name, script in SCRIPTS.items()
+        ),
         *(
             pytest.param(*script, id=name, marks=pytest.mark.exhaustive)
             for name, script in MORE.items()

@@ -6,10 +6,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from helpers.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# For tests of forks beside threads, of which Python warns.
+forks_beside_threads = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded, use of fork"
+)
 
 
 def is_gone(pid: int) -> bool:

@@ -19,7 +19,7 @@ from plaunch_job_store.client import StoreClient, StoreRefusedError
 from plaunch_job_store.host import StoreProcess
 from plaunch_job_store.store import JobStore
 
-from helpers.processes import is_gone
+from helpers.processes import forks_beside_threads, is_gone
 from helpers.waiting import BOUND, wait_until
 
 TOKEN = b"0123456789abcdef"
@@ -253,6 +253,7 @@ def test_no_process_is_left_if_it_cannot_be_watched(monkeypatch):
     assert listener.fileno() < 0
 
 
+@forks_beside_threads
 def test_a_forked_process_keeps_neither_port_nor_server(mortal):
     ready, go = os.pipe(), os.pipe()
     child = os.fork()

@@ -20,6 +20,7 @@ from plaunch.testing import FakeRendezvous
 
 from helpers.faults import raising
 from helpers.hooks import plugin_of
+from helpers.processes import forks_beside_threads
 from helpers.programs import run_python
 from helpers.waiting import wait_until
 
@@ -220,6 +221,7 @@ def test_a_program_gets_an_error_that_names_the_plugin(monkeypatch, tmp_path):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+@forks_beside_threads
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_fork_during_a_hook_that_has_not_returned_is_logged(caplog, gate, start_method):
     stands = plugin_of(plaunch_before_rendezvous=lambda: gate.wait(60))

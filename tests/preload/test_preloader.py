@@ -258,7 +258,7 @@ print(torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), random.ra
       numpy.random.default_rng().random(), uuid.uuid4(), secrets.token_hex(), mine.R.random(),
       mine.N.random(), bytes(current_process().authkey).hex(),
       next(tempfile._get_candidate_names()))
-print(mine.FIXED.random(), torch.Generator().initial_seed(), uuid.getnode())
+print(mine.FIXED.random(), torch.Generator().initial_seed())
 """
 
 
