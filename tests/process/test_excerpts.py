@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 
 import pytest
 from plaunch.process import shorten
@@ -146,3 +147,46 @@ def test_each_line_is_read_a_few_times_however_many_there_are(lines) -> None:
     kept = shorten(counted, len(lines), 8192)
     assert 0 < sum(len(line) + 1 for line in kept) <= 8192
     assert counted.reads < 10 * len(lines)
+
+
+@pytest.mark.parametrize("deep", [1, 60], ids=["flat", "deep"])
+@pytest.mark.parametrize("threads", [0, 50])
+@pytest.mark.parametrize("native", [0, 40])
+def test_a_dump_of_a_crash_keeps_the_fault_and_the_users_frame(deep, threads, native) -> None:
+    """From Python 3.14 on, the frames in C follow those in Python."""
+    dump = ["Fatal Python error: Segmentation fault", ""]
+    for thread in range(threads):
+        dump += [
+            f"Thread 0x{thread:x} (most recent call first):",
+            '  File "/usr/lib/python3.14/threading.py", line 1 in wait',
+            "",
+        ]
+    dump += [
+        "Current thread 0x1f [train.py:0] (most recent call first):",
+        '  File "/usr/lib/python3.14/ctypes/__init__.py", line 624 in string_at',
+        *(f'  File "{ME}", line {7 + n} in step' for n in range(deep)),
+        "",
+    ]
+    if native:
+        dump += [
+            "Current thread's C stack trace (most recent call first):",
+            *('  Binary file "python3", at _Py_DumpStack+0x4a [0x49b2f9]' for _ in range(native)),
+            "  <truncated rest of calls>",
+            "",
+        ]
+    dump += ["Extension modules: numpy._core (total: 1)"]
+    lines = [*(f"step {n}" for n in range(50)), *dump]
+    kept = shorten(lines, 20)
+    assert len(kept) <= 20
+    assert dump[0] in kept
+    assert "step 49" in kept
+    crash = failure_with(kept, -signal.SIGSEGV)
+    assert crash.headline == "killed by SIGSEGV (signal 11) (train.py:7)"
+    assert crash.headline == failure_with(lines, -signal.SIGSEGV).headline
+
+
+def test_a_dump_of_another_process_makes_no_room() -> None:
+    lines = ["Fatal Python error: Aborted", "", "Stack (most recent call first):"]
+    lines += [f'  File "{ME}", line {n} in step' for n in range(9)]
+    lines += [f"step {n}" for n in range(30)]
+    assert shorten(lines, 20) == lines[-20:]

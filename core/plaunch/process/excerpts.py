@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from plaunch.process.frames import find_dump
 from plaunch.process.tracebacks import (
-    FAULT,
     LINKS,
     SourceFiles,
     find_ending,
@@ -18,7 +18,8 @@ from plaunch.process.tracebacks import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from plaunch.process.tracebacks import Frame, Traceback
+    from plaunch.process.frames import FaultDump, Frame
+    from plaunch.process.tracebacks import Traceback
 
 _CPP = ("  what():", "terminate called")
 _NATIVE = ("frame #", "<omitting python frames>")
@@ -28,8 +29,9 @@ def shorten(lines: Sequence[str], most: int, most_chars: int | None = None) -> l
     """Return the last lines that fit, and the important ones of a traceback that does not fit.
 
     These are its header, the user's own frames, the last ones first, and the exception; of the
-    tracebacks that led to it, header and exception. Each gap is marked by a line with the number of
-    lines left out. Takes time in proportion to the lines, because the agent's loop waits for it.
+    tracebacks that led to it, header and exception; of a dump of `faulthandler`, the fault and the
+    frames. Each gap is marked by a line with the number of lines left out. Takes time in proportion
+    to the lines, because the agent's loop waits for it.
 
     Args:
         lines: the output of a worker, or a traceback.
@@ -108,27 +110,39 @@ def _by_weight(lines: Sequence[str], most: int) -> tuple[Sequence[Sequence[int]]
     """Return the groups of lines, the most important first, and the order of all lines.
 
     A traceback before the last `most` lines was caught, or only printed. A message lasts until
-    other output begins; native frames and the tracebacks of threads do not count.
+    other output begins; native frames, the tracebacks of threads and a dump do not count.
     """
-    found = find_tracebacks(lines)
+    found, dump = find_tracebacks(lines), find_dump(lines)
+    dumped = range(dump.start + 1, dump.stop) if dump else range(0)
     asides = [one for one in found if one.is_aside]
     aside = dict.fromkeys(n for one in asides for n in range(_head(one)[0], one.stop))
     counted = [
         number
         for number, line in enumerate(lines)
-        if line and not line.startswith(_NATIVE) and number not in aside
+        if line and not line.startswith(_NATIVE) and number not in aside and number not in dumped
     ]
     recent = counted[-most] if len(counted) > most else 0
     groups: list[Sequence[int]] = [
-        (n,) for n in range(recent, len(lines)) if lines[n].startswith((*_CPP, FAULT))
+        (n,) for n in range(recent, len(lines)) if lines[n].startswith(_CPP)
     ]
-    order = reversed(range(len(lines)))
+    if dump and dump.start >= recent:
+        groups = [*_lines_of_dump(lines, dump), *groups]
+    numbers = range(len(lines) - 1, -1, -1)
+    # Other threads and frames in C say less than what the process had written before.
+    order = (*(n for n in numbers if n not in dumped), *reversed(dumped))
     ending = find_ending(found)
     if ending and ending[0].stop > recent:
         groups += _lines_of_ending(lines, ending)
         # Of the other tracebacks, the first lines are the most important.
         return groups, (*(n for n in order if n not in aside), *aside)
     return [*groups, *(_head(one) for one in asides if one.stop > len(lines) - most)], order
+
+
+def _lines_of_dump(lines: Sequence[str], dump: FaultDump) -> list[Sequence[int]]:
+    """Return the lines that show where a process crashed, the most important first."""
+    head = () if dump.head is None else (dump.head,)
+    frames = ((frame.number,) for frame in reversed(dump.frames))
+    return [(dump.start,), head, *_own_frames(lines, dump.frames), *frames]
 
 
 def _lines_of_ending(lines: Sequence[str], ending: Sequence[Traceback]) -> list[Sequence[int]]:

@@ -12,6 +12,7 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.process.frames import FRAME, Frame, find_dump
 from plaunch.process.interleaved import find_interleaved, is_error
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ _UNCAUGHT = 1  # Python's exit code after an uncaught exception
 _HEADER = "Traceback (most recent call last):"
 # torch puts the traceback of another process, such as a data loader's, into an exception's message.
 _ORIGINAL = f"Original {_HEADER}"
-# A SyntaxError has no function; faulthandler writes no comma.
-_FRAME = re.compile(r'  File "(.+)", line (\d+)(?:,? in .*)?')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
 # torch.distributed puts it before each line of an uncaught exception.
 _RANK = re.compile(r"\[rank\d+\]: ")
@@ -86,8 +85,6 @@ _LOG = re.compile(
     r"|\[?\d{4}-\d\d-\d\d[ T]"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 )
-FAULT = "Fatal Python error: "  # faulthandler's
-_CURRENT_THREAD = re.compile(r"(?:Current thread|Stack) .*\(most recent call first\):")
 # Messages of aborts, and of faults in the process's own code, which also end in an abort.
 _LATE_ABORT = "terminate called without an active exception"
 _ABORTS = ("terminate called", "  what():", "Watchdog caught")
@@ -107,20 +104,6 @@ class Raised(NamedTuple):
     exception: str = ""
     text: str = ""
     place: str = ""
-
-
-class Frame(NamedTuple):
-    """A call in a traceback.
-
-    Args:
-        number: the number of its line in the text.
-        path: its file.
-        line: the line in that file.
-    """
-
-    number: int
-    path: str
-    line: str
 
 
 class Traceback(NamedTuple):
@@ -169,7 +152,8 @@ def raised_in_output(last_lines: Sequence[str], exitcode: int) -> Raised:
     """
     lines, exitcode = _without_late_abort(unmarked(last_lines), exitcode)
     if exitcode < 0:
-        return Raised(place=_place_of_crash(lines))
+        dump = find_dump(lines)
+        return Raised(place=_place(dump.frames) if dump else "")
     if exitcode != _UNCAUGHT:
         return Raised()  # a traceback in the output was caught and printed
     raised = _last_raised(lines)
@@ -205,8 +189,8 @@ def abort_in_output(last_lines: Sequence[str]) -> str:
     follow it. Otherwise it belongs to another process, or the script has printed it.
     """
     lines = unmarked(last_lines)
-    dump = next((n for n, line in enumerate(lines) if line.startswith(FAULT)), len(lines))
-    said = "\n".join(lines[:dump]).rstrip().split("\n")
+    dump = find_dump(lines)
+    said = "\n".join(lines[: dump.start if dump else None]).rstrip().split("\n")
     if said[-1] == _LATE_ABORT:
         return _LATE_ABORT
     begin = next((n for n in reversed(range(len(said))) if _THROWN.fullmatch(said[n])), None)
@@ -282,7 +266,7 @@ def frames_of(ending: Sequence[Traceback]) -> list[Frame]:
 
 def _rest_of_traceback(lines: Sequence[str], stop: int) -> list[Traceback]:
     """Return the traceback before the first header, if there are frames or a link."""
-    begin = next((n for n in reversed(range(stop)) if _FRAME.fullmatch(lines[n])), None)
+    begin = next((n for n in reversed(range(stop)) if FRAME.fullmatch(lines[n])), None)
     if begin is None:
         return [_read(lines, 0, stop)] if any(link in lines[:stop] for link in LINKS) else []
     while begin and not _is_end(lines[begin - 1]):
@@ -295,7 +279,7 @@ def _read(lines: Sequence[str], begin: int, stop: int) -> Traceback:
     frames = []
     end = begin
     while end < stop and not _is_end(lines[end]):
-        if frame := _FRAME.fullmatch(lines[end]):
+        if frame := FRAME.fullmatch(lines[end]):
             frames.append(Frame(end, frame[1], frame[2]))
         end += 1
     return Traceback(None, frames, end, _end_of_message(lines, end + 1, stop))
@@ -360,17 +344,3 @@ def _place(frames: Sequence[Frame]) -> str:
             if accepts(frame.path):
                 return f"{os.path.basename(frame.path)}:{frame.line}"
     return ""
-
-
-def _place_of_crash(lines: Sequence[str]) -> str:
-    """Return the user's line in a dump of faulthandler, which lists the last call first."""
-    starts = [n for n, line in enumerate(lines) if _CURRENT_THREAD.match(line)]
-    if not starts or not any(line.startswith(FAULT) for line in lines):
-        return ""
-    frames = []
-    for number in range(starts[-1] + 1, len(lines)):
-        frame = _FRAME.fullmatch(lines[number])
-        if frame is None:
-            break
-        frames.append(Frame(number, frame[1], frame[2]))
-    return _place(frames[::-1])
