@@ -155,14 +155,14 @@ import torch, torch.distributed as dist
 class Stuck(torch.utils.data.Dataset):
     def __len__(self): return 64
     def __getitem__(self, index): time.sleep(10_000)
-dist.init_process_group("gloo")
+if __name__ == "__main__": dist.init_process_group("gloo")
 def train():
     ones = torch.ones(4)
     for number in range(1 << 30):
         dist.all_reduce(ones)
         if dist.get_rank() == 1 and number == 20:
             BREAK
-train()
+if __name__ == "__main__": train()  # loader processes may import the script
 """
 BREAK_LINE = "train.py:12"
 

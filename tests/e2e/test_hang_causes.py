@@ -44,7 +44,8 @@ def train():
     for batch in DataLoader(Shards(stuck_at=5), num_workers=2):
         batch.sum()
 
-train()
+if __name__ == "__main__":  # loader processes may import the script
+    train()
 """
 DDP = """\
 import os
@@ -59,8 +60,9 @@ def train():
     for batch in DataLoader(shards, num_workers=2, batch_size=2):
         model(batch).sum().backward()
 
-dist.init_process_group("gloo")
-train()
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train()
 """
 POOL = """\
 import multiprocessing, time
@@ -166,7 +168,8 @@ class Slow:
         time.sleep(0.7)
         return torch.ones(4)
 
-list(DataLoader(Slow(), num_workers=1, batch_size=12))
+if __name__ == "__main__":
+    list(DataLoader(Slow(), num_workers=1, batch_size=12))
 """
 
 

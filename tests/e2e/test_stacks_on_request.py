@@ -168,8 +168,9 @@ def train():
     for batch in torch.utils.data.DataLoader(Slow(), num_workers=1):
         pass
 
-threading.Thread(target=upload, name="uploader", daemon=True).start()
-train()
+if __name__ == "__main__":
+    threading.Thread(target=upload, name="uploader", daemon=True).start()
+    train()
 """
 
 
