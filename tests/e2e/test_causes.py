@@ -144,7 +144,7 @@ BREAKAGES = {
     "a typing error": ("optimiser.step()", "NameError: name 'optimiser' is not defined (LINE)"),
     "memory that is not there": ("torch.empty(1 << 50)", "RuntimeError: .* allocate .* (LINE)"),
     "a full disk": (
-        'open("/dev/full", "w").write("x" * 99999)',
+        'os.write(os.open("/dev/full", os.O_WRONLY), b"x")',
         "OSError: [Errno 28] No space left on device (LINE)",
     ),
     "a segmentation fault": ("ctypes.string_at(0)", "killed by SIGSEGV (signal 11)"),
