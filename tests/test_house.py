@@ -168,6 +168,7 @@ WITH_PATTERNS_OF_OTHERS = frozenset(
     {
         "plaunch.process.interleaved",  # tracebacks of Python
         "plaunch.process.tracebacks",  # Python, glibc, torch
+        "plaunch.process.frames",  # faulthandler
         "plaunch_engines.kubernetes_client",  # urllib3
         "plaunch_engines.slurm_allocation",  # what salloc prints
         "plaunch_events.redaction",  # secrets in any text
