@@ -20,6 +20,7 @@ LOOK = 0.1  # seconds between two calls of it
 LINGER = 1.0  # seconds that a `CallThread` waits for another call
 
 _NO_THREAD = "can't start new thread"
+_HANDLES = ("_handle", "_os_thread_handle")  # of a thread, in Python 3.13 and since 3.14
 
 
 def start_thread(thread: threading.Thread, *, blocks_signals: bool = False) -> None:
@@ -66,9 +67,10 @@ def _start(thread: threading.Thread) -> None:
         if _NO_THREAD not in str(error):
             raise
         time.sleep(_SETTLE)
-        # From Python 3.14 on, a handle whose start has failed counts as started.
-        if (handle := getattr(thread, "_os_thread_handle", None)) is not None:
-            vars(thread)["_os_thread_handle"] = type(handle)()
+        # From Python 3.13 on, a handle whose start has failed counts as started.
+        for name in _HANDLES:
+            if (handle := getattr(thread, name, None)) is not None:
+                vars(thread)[name] = type(handle)()
         thread.start()
 
 

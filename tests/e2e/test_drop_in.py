@@ -309,7 +309,7 @@ def test_a_timer_of_torchs(run_both):
     words = launching("--nproc-per-node=1", program("timed"))
     theirs, ours = run_both(words, TORCHELASTIC_ENABLE_FILE_TIMER="1")
     assert theirs.lines() == ours.lines() == ["in time"]
-    # torchrun also sends the signal to itself.
-    assert theirs.code == -signal.SIGKILL
+    # torchrun also sends the signal to itself; that of older versions exits as after any failure.
+    assert theirs.code in (-signal.SIGKILL, 1)
     assert ours.code == 128 + signal.SIGKILL
     assert "its timer 'long' had expired" in ours.err

@@ -361,7 +361,8 @@ def test_a_debugger_session_is_not_ended(plaunch):
         process.communicate(timeout=60)
     prompt = r"at a prompt of pdb since ([\d-]+ )?\d\d:\d\d:\d\d"
     assert re.search(rf"rank 1 on {HOST} is {prompt}; .*--on-hang=stop does not act:\n", said)
-    assert re.search(rf"1 rank: 1 train_step \(train\.py:9\), {prompt}\n", said)
+    # The debugger stops at the next line, but since Python 3.13 at the breakpoint itself.
+    assert re.search(rf"1 rank: 1 train_step \(train\.py:[89]\), {prompt}\n", said)
     assert re.search(r"1 rank: 0 barrier \(train\.py:4\)\n", said)
     assert process.returncode == 0
 

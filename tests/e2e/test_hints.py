@@ -63,7 +63,8 @@ def test_a_mismatch_of_collectives_is_in_the_headline(plaunch):
     pytest.importorskip("torch.distributed")
     headline, _ = report(plaunch, MISMATCH, options=["--nproc-per-node=2"])
     assert f"{ABORT}: gloo::EnforceNotMet: " in headline
-    assert "collective mismatch" in headline
+    # torch 2.6 has the words of the check itself.
+    assert "collective mismatch" in headline or "op.preamble.length <= op.nbytes" in headline
 
 
 def test_an_abort_at_the_end_of_the_interpreter_is_explained(plaunch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 
 import pytest
@@ -104,6 +106,9 @@ def test_a_failure_shows_where_the_others_wait_for_each_other(plaunch):
 @pytest.mark.slow
 def test_torchs_records_are_shown_with_the_stacks(plaunch, ctl):
     pytest.importorskip("torch.distributed")
+    bound = importlib.import_module("torch._C._distributed_c10d")
+    if not hasattr(bound, "_dump_fr_trace_json"):
+        pytest.skip("the flight recorder of this torch knows NCCL only")
     script = plaunch.write("train.py", RECORDED)
     words = ("--nproc-per-node=2", "--flight-recorder", "--rdzv-id=job", "--log-dir=logs", script)
     with plaunch.start(*words) as launch:
@@ -137,8 +142,9 @@ def _recorded(plaunch, ctl):
         answers.append(folder / "rank_1.dump_traceback.txt")
         if not all(path.exists() for path in answers):
             continue
-        if [len(_operations(path)) for path in answers[:2]] == [4, 3]:
-            return folder
+        with contextlib.suppress(ValueError, KeyError):  # an answer that was cut off
+            if [len(_operations(path)) for path in answers[:2]] == [4, 3]:
+                return folder
     return None
 
 

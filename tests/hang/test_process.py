@@ -15,7 +15,7 @@ JOB, OTHER = "0123456789ab", "fedcba987654"
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path, monkeypatch):
     """A folder of processes, and a function that adds one."""
 
     def add(pid, ppid=1, *, start=100, session=1, tags="", title="python"):
@@ -26,7 +26,12 @@ def table(tmp_path):
         (folder / "environ").write_text(f"HOME=/\0PLAUNCH_JOBS={tags}\0" if tags else "HOME=/\0")
         (folder / "cmdline").write_text(f"{title}\0")
 
-    add.find = lambda *pids: ProcessFacts(str(tmp_path)).find_parents(pids)
+    def find(*pids):
+        with monkeypatch.context() as launcher:
+            launcher.setattr(os, "getpid", lambda: 5)  # the real one may be that of a process here
+            return ProcessFacts(str(tmp_path)).find_parents(pids)
+
+    add.find = find
     return add
 
 
@@ -56,6 +61,12 @@ def test_forked_workers_have_their_tag_in_the_command_line(table):
     table(20, tags=f"{OTHER}.3", title=f"{JOB}.0")
     table(30, tags=f"{OTHER}.3", title=f"python {JOB}.0")
     assert table.find(10) == {10: {20: 10}}
+
+
+def test_the_launcher_belongs_to_no_worker(table):
+    table(5, tags=f"{JOB}.0", session=10)
+    table(10, tags=f"{JOB}.0", session=10)
+    assert table.find(10) == {10: {}}
 
 
 def test_a_process_that_is_gone(table):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
@@ -108,8 +109,10 @@ def test_the_paths_are_those_of_torch(tmp_path):
             dest = specs.reify(envs)
             (run,) = base.iterdir()
             assert run.name.startswith("exp7_")
-            paths.append(repr((vars(dest), envs)).replace(str(run), "RUN"))
-        assert paths[0] == paths[1]
+            paths.append(json.loads(json.dumps((vars(dest), envs)).replace(str(run), "RUN")))
+        # Older versions of torch have no files of filtered lines.
+        files = {name: paths[0][0][name] for name in paths[1][0]}
+        assert [files, paths[0][1]] == paths[1]
 
 
 def test_a_setting_without_a_map_is_for_all_ranks(tmp_path):

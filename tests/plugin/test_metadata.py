@@ -76,7 +76,14 @@ SAME_ANSWER = {
 def test_agrees_with_importlib_metadata(tmp_path, monkeypatch, folders) -> None:
     for info, text in folders.items():
         write(tmp_path, info, text, name="x")
-    assert sorted(ours(tmp_path)) == reference(monkeypatch, tmp_path)
+    try:
+        expected = reference(monkeypatch, tmp_path)
+    except ValueError:  # of newer versions, for all packages if one has a malformed reference
+        (entry,) = ours(tmp_path)
+        with pytest.raises(ValueError, match=re.escape(entry[2]) + "$"):
+            EntryPoint(*entry, Distribution("x", "x", "9")).target()
+    else:
+        assert sorted(ours(tmp_path)) == expected
 
 
 TWICE = {

@@ -116,6 +116,8 @@ os.write(1, json.dumps(state).encode() + b"\\n")
 """
 # Modules that describe other modules; a forked worker also has those of the fork server.
 ABOUT_MODULES = ("__future__", "__main__", "__mp_main__", "inspect", "linecache", "sys")
+# Since Python 3.13, a fork empties this dictionary, which notes that.
+EMPTIED = ".concurrent.futures.thread._threads_queues._dirty_len"
 
 
 def flat(values, path=""):
@@ -155,7 +157,7 @@ def test_modules_of_a_forked_worker_have_the_state_of_fresh_ones(fleet, folder, 
     )
     pids = [seen.pop(".of the process.pid") for seen in (forked, fresh, again)]
     differing = {}
-    for name in forked.keys() & fresh.keys() & again.keys():
+    for name in (forked.keys() & fresh.keys() & again.keys()) - {EMPTIED}:
         values = [seen[name] for seen in (forked, fresh, again)]
         if values[1:] == pids[1:]:
             values = [value == pid for value, pid in zip(values, pids, strict=True)]
@@ -177,12 +179,16 @@ def test_a_folder_that_is_created_later_is_found(fleet, folder, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_modules_of_a_training_are_imported_with_torch(fleet, folder):
+def test_modules_of_a_training_are_imported_with_torch(fleet, folder, caplog):
     pytest.importorskip("torch")
     (folder / "train.py").write_text(
         "import sys; print('torch._dynamo' in sys.modules, 'torch' in sys.modules)"
     )
-    assert fleet("torch", "train.py", timeout=300.0).output() == "True True\n"
+    one = fleet("torch", "train.py", timeout=300.0)
+    one.preloader.wait()
+    if "instantiator" in caplog.text:
+        pytest.skip("torch._dynamo of this torch makes a folder, which workers would share")
+    assert one.output() == "True True\n"
 
 
 def test_a_worker_gets_descriptors_and_settings_of_the_launcher(fleet, folder):

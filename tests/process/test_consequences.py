@@ -248,7 +248,8 @@ def test_the_errors_of_torch_for_a_lost_peer(tmp_path) -> None:
         ended = failure(*said.splitlines(), exitcode=exitcode)
         assert ended.consequence, said
         assert ended.consequence.is_gone == (how != "silent")
-        assert any(word in ended.consequence.words for word in PEERS[job, how]), said
+        words = ended.consequence.words.lower()  # older versions of torch begin with a small letter
+        assert any(word.lower() in words for word in PEERS[job, how]), said
         assert ended.place.startswith("train.py:")
 
 

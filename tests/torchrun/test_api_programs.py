@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -83,6 +84,12 @@ DIFFERENT = {
         "kept": (False, True, "the time-out of the store is restored after an error as well"),
     },
 }
+# Those that observe something else with versions of torch before `LaunchConfig.shutdown_timeout`.
+UNLIKE_OLDER = {
+    "launch_failure": "it does not count the workers that it has stopped as failed either",
+    "patched_functions": "a job of one node has the static backend and a fixed port",
+    "signals_variable": "the variable does not exist",
+}
 
 
 @pytest.mark.slow
@@ -90,7 +97,11 @@ def test_programs_observe_the_same(tmp_path):
     started = {side: start(side, tmp_path) for side in ("torch", "plaunch")}
     of_torch, of_plaunch = (read(process) for process in started.values())
     found = []
+    torchs = importlib.import_module("torch.distributed.launcher.api").LaunchConfig
+    is_older = not hasattr(torchs, "shutdown_timeout")
     for name in NAMES:
+        if is_older and name in UNLIKE_OLDER:
+            continue
         expected = dict(DIFFERENT.get(name, {}))
         keys = {*of_torch[name], *of_plaunch[name], *expected} - {"seconds", "stderr"}
         for key in sorted(keys):

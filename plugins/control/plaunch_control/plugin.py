@@ -130,10 +130,13 @@ class ControlExtension(Extension):
     def _open(self, over: threading.Event) -> None:
         if over.wait(DELAY):
             return
-        from plaunch_network import ConnectionServer  # launches that last
+        try:
+            from plaunch_network import ConnectionServer  # launches that last
 
-        from plaunch_control.folder import FolderError, open_socket
-
+            from plaunch_control.folder import FolderError, open_socket
+        except OSError as error:  # too many open files
+            logger.debug("plaunchctl cannot reach this launch: %s", error)
+            return
         try:
             launch_socket = open_socket(self._context.run_id, os.environ, self._user)
         except FolderError as error:

@@ -52,9 +52,8 @@ def launch_with_torch(
         "torch's launcher runs this launch, and settings that only plaunch has are without effect",
         name,
     )
-    values: dict[int, Any] = api.launch_agent(
-        torch_config(config, api), entrypoint, args, health_check_server
-    )
+    more = {"health_check_server": health_check_server} if health_check_server else {}
+    values: dict[int, Any] = api.launch_agent(torch_config(config, api), entrypoint, args, **more)
     return values
 
 
@@ -78,11 +77,8 @@ def torch_config(config: Any, api: Any) -> Any:
     """
     if isinstance(config, api.LaunchConfig):
         return config
-    values = {
-        item.name: getattr(config, item.name)
-        for item in fields(api.LaunchConfig)
-        if hasattr(config, item.name)
-    }
+    known = {item.name for item in fields(api.LaunchConfig)}  # fewer in older versions of torch
+    values = {name: getattr(config, name) for name in known if hasattr(config, name)}
     values["rdzv_timeout"] = -1  # it is in `rdzv_configs`
     values["rdzv_configs"] = dict(config.rdzv_configs)
     if config.max_nodes == 1 and not config.rdzv_endpoint:
@@ -90,9 +86,9 @@ def torch_config(config: Any, api: Any) -> Any:
         values["rdzv_configs"].pop("rank", None)
     if isinstance(config.logs_specs, TorchLogsSpecs):
         values["logs_specs"] = config.logs_specs.of_torch
-    if config.shutdown_timeout is not None:
+    if config.shutdown_timeout is not None and "shutdown_timeout" in known:
         values["shutdown_timeout"] = int(config.shutdown_timeout)
-    if config.numa_options is not None:
+    if config.numa_options is not None and "numa_options" in known:
         binding = importlib.import_module("torch.numa.binding")
         mode = binding.AffinityMode(config.numa_options.affinity_mode.value)
         values["numa_options"] = binding.NumaOptions(affinity_mode=mode)

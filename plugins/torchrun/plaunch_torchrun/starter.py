@@ -7,6 +7,7 @@ torchrun. Harnesses replace it, to change the command or the environment.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from plaunch.plugin import hookimpl
@@ -59,6 +60,8 @@ class HandlerStarter(Starter):
 
     def __init__(self, get_handler: Callable[..., Any]) -> None:
         self._get_handler = get_handler
+        # This process is bound meanwhile. Older versions of torch have no such parameter.
+        self._more = {"numa_options": None} if _takes(get_handler, "numa_options") else {}
 
     def __str__(self) -> str:
         return f"get_subprocess_handler of this program ({self._get_handler!r})"
@@ -84,9 +87,19 @@ class HandlerStarter(Starter):
                 stdout=_path(stdout),
                 stderr=_path(stderr),
                 local_rank_id=local_rank,
-                numa_options=None,  # this process is bound meanwhile
+                **self._more,
             )
         return handler.proc  # the handler's own files of the streams are closed with it
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name; also if that is unknown."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    kinds = {parameter.kind for parameter in parameters.values()}
+    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _path(fd: int | None) -> str:

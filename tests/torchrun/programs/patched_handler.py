@@ -12,10 +12,10 @@ calls = []
 
 
 @functools.wraps(original)
-def wrapped(entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=None):
+def wrapped(entrypoint, args, env, stdout, stderr, local_rank_id, *more, **named):
     calls.append([entrypoint, list(args), local_rank_id, env["RANK"], stdout is None])
     env = {**env, "ADDED": str(local_rank_id + 5)}
-    return original(entrypoint, args, env, stdout, stderr, local_rank_id, numa_options)
+    return original(entrypoint, args, env, stdout, stderr, local_rank_id, *more, **named)
 
 
 api.get_subprocess_handler = wrapped
