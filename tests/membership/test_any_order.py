@@ -109,6 +109,13 @@ def become_settled(job):
     repeats=6,
     excluded=[],
 )
+@example(  # the store was emptied while two nodes were joining, and both got the same ticket
+    steps=[("go on", 0, 21), ("arrive", 0, 19), ("forget", 0, 0)],
+    seed=0,
+    shape=(1, 2, 0),
+    repeats=0,
+    excluded=[],
+)
 def test_nodes_agree_and_settle_after_random_events(steps, seed, shape, repeats, excluded):
     min_nodes, more, max_restarts = shape
     order = random.Random(seed)

@@ -30,6 +30,7 @@ def write_round(
     for rank, (node, world_rank) in enumerate(zip(members, ranks, strict=True)):
         slots[node.ticket] = {
             "rank": rank,
+            "node": node.node,
             "first": world_rank.first_global,
             "size": world_rank.world_size,
             "role_first": world_rank.first_role,

@@ -9,6 +9,7 @@ from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
 
 from plaunch_membership.node import RoundPlace
 from plaunch_membership.operations import MultiGet, Routine, Wait
+from plaunch_membership.records import MAX_NAME
 from plaunch_membership.state import (
     JobEvent,
     JobEventKind,
@@ -95,7 +96,12 @@ class WatcherRoutine:
             if following is not None and (yield from self._is_over(keys, state)):
                 return None  # this node was away: the others have begun another round, or ended
             if value is not None:
-                return self._membership.codec.decode(key, value)
+                slot, me = self._membership.codec.decode(key, value), self._membership.me
+                if slot.text("node", max_len=MAX_NAME, default=me) == me:  # no node: a spare's
+                    return slot
+                # The store has lost its data, and then gave this ticket to both.
+                self._membership.lose_job("the store has given the place of this node to another")
+                return None
             yield Wait(key, _WAIT_TIMEOUT)
 
     def _is_over(self, keys: Keys, formed: JobState) -> Routine[bool]:
