@@ -11,9 +11,9 @@ from plaunch.errors import ExitCode
 from helpers.faults import raising
 from helpers.programs import run_python
 
-# The modules of plaunch that a launch of an empty program imports: 147, and a few more in a launch
+# The modules of plaunch that a launch of an empty program imports: 148, and a few more in a launch
 # that takes a second, for the log.
-MOST_MODULES = 157
+MOST_MODULES = 158
 
 
 def test_an_error_without_a_text_is_reported(capsys):

@@ -164,7 +164,7 @@ def test_plaunch_worker_store() -> None:
 
 
 def test_plaunch_worker_starter() -> None:
-    methods = dict.fromkeys(("begin", "wait", "prepare", "fds", "close"), print)
+    methods = dict.fromkeys(("begin", "wait", "prepare", "start_helper", "fds", "close"), print)
     starter = SimpleNamespace(**methods, start=lambda local_rank, command, **options: command)
     plugin = plugin_of(
         plaunch_worker_starter=lambda context: starter if context.role == "trainer" else None
