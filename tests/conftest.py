@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers import machine_parts
+from helpers.processes import forks_beside_threads
 
 # Nothing is said about how fast a shared machine is.
 settings.register_profile(
@@ -92,6 +93,10 @@ def pytest_collection_modifyitems(items):
     Otherwise they are among the last ones, in several processes that wait for each other.
     """
     items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
+    if "PYTEST_XDIST_WORKER" in os.environ and sys.version_info >= (3, 15):
+        # From 3.15 on, Python warns of a fork also beside the thread with which xdist receives.
+        for item in items:
+            item.add_marker(forks_beside_threads)
 
 
 def pytest_xdist_auto_num_workers():

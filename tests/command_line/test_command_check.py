@@ -41,7 +41,7 @@ def test_modules_that_are_found(name, tmp_path):
     ("name", "message"),
     [
         ("jsn.tool", "'jsn.tool', which Python"),
-        ("json", "'json', a package without a __main__.py"),
+        ("email", "'email', a package without a __main__.py"),
         ("space.deep", "'space.deep', a package without"),
         ("train.py", "for the file 'train.py' leave out -m"),
         ("space/deep/module", "for the file 'space/deep/module.py' leave out -m"),
