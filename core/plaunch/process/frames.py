@@ -1,4 +1,7 @@
-"""Frames in what Python prints, and the dumps of `faulthandler`, which list the last call first."""
+"""The forms of what Python prints: tracebacks, and the dumps of `faulthandler`.
+
+These dumps list the last call first.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+HEADER = "Traceback (most recent call last):"
+# A traceback below such a line did not end the process. Children made with `multiprocessing` print
+# their own, below the name of the process.
+ASIDE = re.compile(
+    r"Exception in thread |Exception ignored |Error in atexit\.|Process (?:\w+-)\d[\d:]*:$"
+)
 FAULT = "Fatal Python error: "
 FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .*)?')  # a SyntaxError has no function
 _DUMPED_FRAME = re.compile(r'  File "(.+)", line (\d+) in .*')

@@ -10,14 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.process.frames import ASIDE, HEADER
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HEADER = "Traceback (most recent call last):"
-# What stands before the traceback of a thread, a destructor or a child.
-_ASIDE = re.compile(
-    r"Exception in thread |Exception ignored |Error in atexit\.|Process (?:\w+-)\d[\d:]*:$"
-)
 _CALL = re.compile(r'  File "([^"]+)", line (\d+)(?:,? in .*)?$')  # perhaps behind other text
 _RAISE = re.compile(r"\braise (?:\w+\.)*([A-Z]\w*)")
 _ERROR = re.compile(
@@ -52,9 +49,9 @@ def find_interleaved(lines: Sequence[str], known: str) -> InterleavedTraceback |
         lines: the last lines of the process, without colors and prefixes.
         known: what would be the exception if nothing else had written; empty if nothing could be.
     """
-    if any(map(_ASIDE.search, lines)):
+    if any(map(ASIDE.search, lines)):
         return None
-    header = next((n for n in reversed(range(len(lines))) if lines[n].endswith(_HEADER)), -1)
+    header = next((n for n in reversed(range(len(lines))) if lines[n].endswith(HEADER)), -1)
     calls, last = [], header
     for number in range(header + 1, len(lines)):
         if call := _CALL.search(lines[number]):

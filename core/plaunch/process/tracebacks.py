@@ -12,7 +12,7 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process.frames import FRAME, Frame, find_dump
+from plaunch.process.frames import ASIDE, FRAME, HEADER, Frame, find_dump
 from plaunch.process.interleaved import find_interleaved, is_error
 
 if TYPE_CHECKING:
@@ -62,19 +62,13 @@ class SourceFiles:
 _KNOWN = 16  # failures whose parsed traceback is cached
 _MOST = 1 << 20  # characters at the end of a traceback that are parsed
 _UNCAUGHT = 1  # Python's exit code after an uncaught exception
-_HEADER = "Traceback (most recent call last):"
 # torch puts the traceback of another process, such as a data loader's, into an exception's message.
-_ORIGINAL = f"Original {_HEADER}"
+_ORIGINAL = f"Original {HEADER}"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)*")
 # torch.distributed puts it before each line of an uncaught exception.
 _RANK = re.compile(r"\[rank\d+\]: ")
 _DIRECT = "The above exception was the direct cause of the following exception:"
 LINKS = (_DIRECT, "During handling of the above exception, another exception occurred:")
-# A traceback below such a line did not end the process. Children made with `multiprocessing` print
-# their own, below the name of the process.
-_ASIDE = re.compile(
-    r"Exception in thread |Exception ignored |Error in atexit\.|Process (?:\w+-)\d[\d:]*:$"
-)
 _COLOR = re.compile(r"\x1b\[[\d;]*m")  # Python 3.13 and newer, on a terminal
 # An exception group indents its traceback, and those of its exceptions even more.
 _GROUP = re.compile(r"  (?:\+ Exception Group (?=Traceback)|\| )")
@@ -232,7 +226,7 @@ def are_asides(lines: Iterable[str]) -> bool:
 
 def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
     """Find all tracebacks of a text in order; the first one may lack its header."""
-    headers = [n for n, line in enumerate(lines) if line in (_HEADER, _ORIGINAL)]
+    headers = [n for n, line in enumerate(lines) if line in (HEADER, _ORIGINAL)]
     first, *others = *headers, len(lines)
     found = _rest_of_traceback(lines, first)
     for header, stop in zip(headers, others, strict=True):
@@ -241,7 +235,7 @@ def find_tracebacks(lines: Sequence[str]) -> list[Traceback]:
             link = _ORIGINAL
         elif link not in LINKS:
             link = ""
-        is_aside = header > 0 and _ASIDE.match(lines[header - 1]) is not None
+        is_aside = header > 0 and ASIDE.match(lines[header - 1]) is not None
         is_aside = is_aside or bool(link and found and found[-1].is_aside)
         read = _read(lines, header + 1, stop)
         found.append(read._replace(header=header, link=link, is_aside=is_aside))
@@ -293,7 +287,7 @@ def _end_of_message(lines: Sequence[str], begin: int, stop: int) -> int:
     """Return the line after a message whose second line would be `begin`."""
     for number in range(begin, stop):
         line = lines[number]
-        if line in LINKS or _LOG.match(line) or _ASIDE.match(line):
+        if line in LINKS or _LOG.match(line) or ASIDE.match(line):
             return number
     return stop
 

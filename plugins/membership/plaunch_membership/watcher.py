@@ -68,9 +68,7 @@ class WatcherRoutine:
             value = yield Wait(key, timeout)
             if value is None:
                 continue
-            state = JobState.from_record(
-                self._membership.codec.decode(key, value), state.version + 1
-            )
+            state = self._read_state(key, value, state.version + 1)
             slot = yield from self._find_slot(keys, state)
             self._enter(incarnation, state, value, slot)
             if state.event.kind is JobEventKind.BROADCAST and self._membership.is_member(
@@ -112,10 +110,11 @@ class WatcherRoutine:
             (value,) = yield MultiGet([key])
             if value is None:
                 return False
-            state = JobState.from_record(
-                self._membership.codec.decode(key, value), state.version + 1
-            )
+            state = self._read_state(key, value, state.version + 1)
         return True
+
+    def _read_state(self, key: str, value: bytes, version: int) -> JobState:
+        return JobState.from_record(self._membership.codec.decode(key, value), version)
 
     def _enter(
         self, incarnation: int, state: JobState, value: bytes, slot: StoreRecord | None
