@@ -4,6 +4,7 @@
     python tools/simulate --seeds=1 --first=SEED --history    # one run, in full
     python tools/simulate --shrink=SEED [--save=FILE]    # the smallest script that still fails
     python tools/simulate --explore=1000 [--first=SEED]    # scripts that hypothesis makes
+    python tools/simulate --seeds=N --result=docs/results/simulate.json    # for the documentation
     python tools/simulate --scripts=FOLDER    # scripts that were saved
     python tools/simulate --commands --seeds=1000    # the command of --on, with simulated agents
     python tools/simulate --bugs=search --seeds=100    # which seed finds which deliberate bug
@@ -24,6 +25,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "reliability"))
+try:
+    from result_file import Run
+finally:
+    del sys.path[0]
+
 STORES = ("job", "tcp", "etcd")
 CHUNK = 50  # seeds that an interpreter reports at once
 SHOWN = 10  # findings of one kind
@@ -40,6 +47,9 @@ def main() -> int:  # noqa: PLR0911 - one for each mode
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--hours", type=float, help="go on with further seeds for so long")
     parser.add_argument("--resume", metavar="FILE", help="keep in FILE which seed is next")
+    parser.add_argument(
+        "--result", metavar="FILE", help="write a result file (docs/reliability.md)"
+    )
     parser.add_argument("--history", action="store_true", help="print the history of each run")
     parser.add_argument(
         "--bugs",
@@ -260,14 +270,14 @@ def find_in(simulator, seed, store) -> list[str]:
 
 def run_all(args: argparse.Namespace) -> int:
     """Run all seeds, and print the findings and totals."""
-    first = args.first
+    first, run = args.first, Run("simulate")
     if args.resume and os.path.exists(args.resume):
         with open(args.resume) as file:
             first = int(file.read())
     until = None if args.hours is None else time.monotonic() + 3600 * args.hours
     totals: Counter[str] = Counter()
     findings: list[dict] = []
-    began, cpu = time.monotonic(), 0.0
+    began, cpu, start = time.monotonic(), 0.0, first
     while True:
         cpu += run_batch(args, first, totals, findings, began)
         first += args.seeds
@@ -277,6 +287,18 @@ def run_all(args: argparse.Namespace) -> int:
         if until is None or time.monotonic() >= until:
             break
     print_totals(totals, findings, time.monotonic() - began, cpu)
+    if args.result:
+        figures = {
+            "seeds": f"{start} to {first - 1}",
+            "stores": args.store or ", ".join(STORES),
+            "jobs": totals["runs"],
+            "virtual days": round(totals["seconds"] / 86400, 1),
+            "faults with an effect": totals["faults"],
+            "rounds": totals["rounds"],
+            "requests to the store": totals["operations"],
+            "jobs with findings": len(findings),
+        }
+        run.write(args.result, figures, describe_kinds(findings))
     return int(bool(findings))
 
 
@@ -322,11 +344,7 @@ def print_progress(runs: int, found: int, began: float) -> None:
 def print_totals(totals, findings, took, cpu) -> None:
     """Print what was found, by kind, and what the runs had."""
     runs = max(totals["runs"], 1)
-    groups: dict[str, list[dict]] = {}
-    for record in findings:
-        for kind in {kind_of(text) for text in record["findings"]}:
-            groups.setdefault(kind, []).append(record)
-    for kind, records in sorted(groups.items(), key=lambda each: -len(each[1])):
+    for kind, records in group_findings(findings):
         print(f"\n{len(records)} runs: {kind}")
         for record in records[:SHOWN]:
             print(f"  --first={record['seed']} --seeds=1: {record['findings'][0]}")
@@ -341,6 +359,20 @@ def print_totals(totals, findings, took, cpu) -> None:
         counts = {k[len(prefix) :]: n for k, n in totals.items() if k.startswith(prefix)}
         named = ", ".join(f"{name} {n}" for name, n in sorted(counts.items(), key=lambda e: -e[1]))
         print(f"{prefix.strip()}s: {named}")
+
+
+def group_findings(findings) -> list[tuple[str, list[dict]]]:
+    """Return the kinds of findings, the most frequent first, each with the runs that have it."""
+    groups: dict[str, list[dict]] = {}
+    for record in findings:
+        for kind in {kind_of(text) for text in record["findings"]}:
+            groups.setdefault(kind, []).append(record)
+    return sorted(groups.items(), key=lambda each: -len(each[1]))
+
+
+def describe_kinds(findings) -> list[str]:
+    """Return a line for each kind of finding, with the first seed that has it."""
+    return [f"{kind} (seed {records[0]['seed']})" for kind, records in group_findings(findings)]
 
 
 def kind_of(finding: str) -> str:
