@@ -78,7 +78,6 @@ OF_OTHERS = {
     "plaunch_engines.slurm_steps": {" is pending: "},  # what salloc prints
     "plaunch.process.tracebacks": {"  + Exception Group "},
     "plaunch_hang.stacks.exit_places": {"<frozen "},
-    "plaunch_hang.stacks.import_watch": {"<frozen importlib"},  # names of Python's files
     "plaunch_hang.stacks.py_spy": {
         *("Error: ", "Stack backtrace:", "no such process", "no such file or directory"),
         *("permission denied", "operation not permitted"),

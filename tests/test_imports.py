@@ -33,8 +33,6 @@ LIBRARIES = {
 MORE = {
     # torchrun has these names, too.
     "plaunch_torchrun": {"plaunch_multiprocessing"},
-    # Old names.
-    "plaunch_functions": {"plaunch_multiprocessing"},
     # The process of the store imports the package, which is therefore empty.
     "plaunch_rendezvous_c10d": {
         f"plaunch_job_store.{name}"
@@ -47,7 +45,6 @@ MORE = {
         f"plaunch_job_store.{name}"
         for name in ("authentication", "client", "host", "identity", "reports", "server")
     },
-    "plaunch_timer": {"plaunch_torchrun.elastic.timer"},
     # Suites and fakes are for tests of plugins.
     "plaunch_testing": {
         *("plaunch.testing", "plaunch_membership.testing"),

@@ -51,19 +51,6 @@ def test_a_name_that_does_not_exist(name):
         _ = package.no_such_name
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("plaunch_functions", "plaunch_multiprocessing"),
-        ("plaunch_stacks", "plaunch_hang.stacks"),
-        ("plaunch_timer", "plaunch_torchrun.elastic.timer"),
-    ],
-)
-def test_an_old_name_of_a_package_has_the_same_names(old, new):
-    old, new = importlib.import_module(old), importlib.import_module(new)
-    assert all(getattr(old, name) is getattr(new, name) for name in public_names(new))
-
-
 def test_importing_plaunch_imports_next_to_nothing():
     code = (
         "import sys; before = set(sys.modules); import plaunch; plaunch.__version__; "

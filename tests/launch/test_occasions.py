@@ -85,19 +85,18 @@ def test_one_that_fails_does_not_hide_the_failure(after_failure, caplog, method)
     assert "KeyError: 'disk'" in caplog.text
 
 
-@pytest.mark.parametrize("occasion", ["ON_RESTART", "ON_SLOW_STOP"])
-def test_a_listener_of_a_plugin_is_created_for_its_occasion(manager_of, occasion):
+def test_a_listener_of_a_plugin_is_created_for_slow_stops(manager_of):
     calls = []
 
     def create(context):
         calls.append(context)
         return calls.append
 
-    (listen,) = create_listeners(manager_of(occasion, create), CONTEXT, occasion)
+    (listen,) = create_listeners(manager_of("ON_SLOW_STOP", create), CONTEXT)
     listen(FINISHED)
     listen(FINISHED)
     assert calls == [CONTEXT, FINISHED, FINISHED]
-    assert create_listeners(manager_of("AFTER_FAILURE", create), CONTEXT, occasion) == []
+    assert create_listeners(manager_of("AFTER_FAILURE", create), CONTEXT) == []
 
 
 def test_a_listener_does_not_need_a_thread_for_each_notification(manager_of):
@@ -106,8 +105,8 @@ def test_a_listener_does_not_need_a_thread_for_each_notification(manager_of):
     def create(context):
         return lambda notification: threads.append(threading.current_thread())
 
-    manager = manager_of("ON_RESTART", create)
-    (listen,) = create_listeners(manager, CONTEXT, "ON_RESTART")
+    manager = manager_of("ON_SLOW_STOP", create)
+    (listen,) = create_listeners(manager, CONTEXT)
     for _ in range(500):
         listen(FINISHED)
     assert len(threads) == 500
@@ -125,7 +124,7 @@ def test_a_listener_that_fails_is_not_called_again(manager_of, caplog, is_create
         raise KeyError("disk")
 
     create = (lambda context: fail) if is_created else fail
-    (listen,) = create_listeners(manager_of("ON_SLOW_STOP", create), CONTEXT, "ON_SLOW_STOP")
+    (listen,) = create_listeners(manager_of("ON_SLOW_STOP", create), CONTEXT)
     listen(FINISHED)
     listen(FINISHED)
     assert calls == [FINISHED if is_created else CONTEXT]

@@ -159,13 +159,6 @@ def test_a_contribution_is_made_on_another_thread_that_is_gone_before_workers_st
     assert not thread.is_alive()
 
 
-def test_methods_that_have_moved_still_work():
-    manager = plugin_manager(contributor("A", {"A": "1"}))
-    assert manager.worker_env(WORKER, OWN) == find_worker_env(manager, WORKER, OWN) == {"A": "1"}
-    with pytest.raises(AttributeError, match="'PluginManager' object has no attribute 'worker_dog"):
-        manager.worker_dog  # noqa: B018
-
-
 class Threads(LogsSpecs):
     """Records the thread of each call."""
 

@@ -51,8 +51,8 @@ def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
     for name in public_names(package):
         path = f"{package}.{name}"
         found = getattr(importlib.import_module(package), name)
-        if _is_old_name(name, found):
-            yield f".. py:data:: {path}\n\n   The old name of ``{found.__name__}``.\n"
+        if _is_second_name(name, found):
+            yield f".. py:data:: {path}\n\n   Another name of ``{found.__name__}``.\n"
             continue
         is_described = inspect.isclass(found) or inspect.isroutine(found)
         if is_described and id(found) in homes:
@@ -74,7 +74,7 @@ def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
         yield "\n".join(["Described elsewhere on this page:", "", *elsewhere, ""])
 
 
-def _is_old_name(name: str, found: object) -> bool:
+def _is_second_name(name: str, found: object) -> bool:
     return (
         inspect.isclass(found) and found.__module__.startswith("plaunch") and found.__name__ != name
     )

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import SignalReceived as SignalReceived
     from plaunch.agent.notifications import StateChanged as StateChanged
     from plaunch.agent.notifications import Stopping as Stopping
-    from plaunch.agent.notifications import WorkerEnded as WorkerEnded
     from plaunch.agent.notifications import WorkerExited as WorkerExited
     from plaunch.agent.notifications import WorkerExitSeen as WorkerExitSeen
     from plaunch.agent.notifications import WorkersFailed as WorkersFailed
@@ -67,7 +66,7 @@ __getattr__, __dir__, __all__ = attach(
             "AfterRendezvous AgentFinished BeforeRendezvous BeforeStop BeforeWorkers "
             "ConsoleAwaited LaunchFinished LaunchStarted MembershipChanged Notification "
             "Preloaded RendezvousFailed RequestReceived RestartDelayed SignalReceived StateChanged "
-            "Stopping WorkerEnded WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
+            "Stopping WorkerExitSeen WorkerExited WorkersFailed WorkersStarted"
         ),
         ".states": "RequestKind Requested",
         ".local": "LocalElasticAgent",

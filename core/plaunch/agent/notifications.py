@@ -134,9 +134,6 @@ class WorkerExitSeen(Notification):
     exit: WorkerExit
 
 
-WorkerEnded = WorkerExitSeen  # the old name, until the next version
-
-
 @plain_dataclass
 class WorkerExited(Notification):
     """A worker has ended, by itself or because the agent stopped it; its failure is complete."""

@@ -1,4 +1,4 @@
-"""What plugins do though none of their options is given: at a restart, a slow stop, a failure.
+"""What plugins do though none of their options is given: at a slow stop, after a failure.
 
 A module that declares options names the class or function for an occasion, which is imported at
 that occasion. So a launch without it pays nothing.
@@ -59,25 +59,24 @@ def run_after_failure(
         item.end(guard.limits.after_failure)
 
 
-def create_listeners(manager: PluginManager, context: PluginContext, occasion: str) -> list[Notify]:
-    """Create the listeners that plugins with options name with `ON_RESTART` or `ON_SLOW_STOP`.
+def create_listeners(manager: PluginManager, context: PluginContext) -> list[Notify]:
+    """Create the listeners that plugins with options name with `ON_SLOW_STOP`.
 
     One that cannot be created, or fails, is logged and not called again.
     """
     return [
-        _OccasionListener(manager.guard, plugin.who, occasion, partial(_create, path, context))
+        _SlowStopListener(manager.guard, plugin.who, partial(_create, path, context))
         for plugin in manager.plugin_options()
-        if (path := plugin.declared(occasion))
+        if (path := plugin.declared("ON_SLOW_STOP"))
     ]
 
 
-class _OccasionListener:
+class _SlowStopListener:
     """Passes notifications to a listener of a plugin, which is created at the first one."""
 
-    def __init__(self, guard: CallGuard, who: str, occasion: str, create: partial[Any]) -> None:
+    def __init__(self, guard: CallGuard, who: str, create: partial[Any]) -> None:
         self._guard = guard
         self._who = who
-        self._occasion = occasion
         self._create = create
         self._listen: Notify | None = None
         self._is_off = False
@@ -88,7 +87,7 @@ class _OccasionListener:
         call = partial(self._call, notification)
         try:
             self._guard.call(
-                self._who, self._occasion, call, self._guard.limits.stop, is_repeated=True
+                self._who, "ON_SLOW_STOP", call, self._guard.limits.stop, is_repeated=True
             )
         except (PlaunchError, RuntimeError) as error:  # the latter if there are no more threads
             self._is_off = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.components import AgentServices
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.messages import WaitReporter, read_wait
-from plaunch.agent.notifications import BeforeRendezvous, BeforeWorkers, Stopping, WorkersStarted
+from plaunch.agent.notifications import BeforeWorkers, Stopping, WorkersStarted
 from plaunch.agent.notifier import EventLog
 from plaunch.agent.poller import TURN_BOUND, LoopWatchdog
 from plaunch.agent.rounds import release_rendezvous, shut_down
@@ -108,7 +108,7 @@ class LaunchSession:
     def _subscribe(self) -> None:
         """Subscribe what reads the log of the launch, in the order of the calls."""
         components, config, log = self._components, self._request.config, self._log
-        log.subscribe(_Occasion("ON_SLOW_STOP", _is_slow_stop, self._create_listeners).handle)
+        log.subscribe(_SlowStops(self._create_listeners).handle)
         log.subscribe(self._release_threads)
         log.subscribe(functools.partial(notify, self._manager))
         if components.publish_events is not None:
@@ -119,7 +119,6 @@ class LaunchSession:
                 [item for item in components.extensions if item.takes_events],
             )
             log.subscribe(self._events.handle_notification)
-        log.subscribe(_Occasion("ON_RESTART", _is_restart, self._create_listeners).handle)
         log.subscribe(self._rest_threads)
 
     def _run_agent(self, stack: ExitStack) -> dict[int, Any]:
@@ -268,10 +267,10 @@ class LaunchSession:
         self._watchdog.touch()
         self._log.add(notification)
 
-    def _create_listeners(self, occasion: str) -> list[Notify]:
-        from plaunch.launch.occasions import create_listeners  # most launches have no occasion
+    def _create_listeners(self) -> list[Notify]:
+        from plaunch.launch.occasions import create_listeners  # most stops are not slow
 
-        return create_listeners(self._manager, self._components.context, occasion)
+        return create_listeners(self._manager, self._components.context)
 
     def _release_threads(self, notification: Notification) -> None:
         """Let plugins use the processors, which they leave to the start of workers."""
@@ -309,32 +308,17 @@ class LaunchSession:
         return {**self._request.config.worker_variables(), **added}
 
 
-class _Occasion:
-    """Passes notifications to the listeners for an occasion, from the first on that begins it."""
+class _SlowStops:
+    """Passes notifications to the listeners of plugins, from the first slow stop on."""
 
-    def __init__(
-        self,
-        name: str,
-        begins: Callable[[Notification], bool],
-        create: Callable[[str], list[Notify]],
-    ) -> None:
-        self._name = name
-        self._begins = begins
+    def __init__(self, create: Callable[[], list[Notify]]) -> None:
         self._create = create
         self._listeners: list[Notify] | None = None
 
     def handle(self, notification: Notification) -> None:
         if self._listeners is None:
-            if not self._begins(notification):
+            if not (isinstance(notification, Stopping) and notification.step.step == "waiting"):
                 return
-            self._listeners = self._create(self._name)
+            self._listeners = self._create()
         for listen in self._listeners:
             listen(notification)
-
-
-def _is_slow_stop(notification: Notification) -> bool:
-    return isinstance(notification, Stopping) and notification.step.step == "waiting"
-
-
-def _is_restart(notification: Notification) -> bool:
-    return isinstance(notification, BeforeRendezvous) and notification.group.round >= 0

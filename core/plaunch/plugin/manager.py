@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plaunch._names import class_name
@@ -31,16 +29,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.hooks import LoadedPlugin
 
     R = TypeVar("R")
-
-# Methods of plaunch 0.1 that are functions of `plaunch.plugin` now; to be removed in 0.2.
-_MOVED = {
-    "create_extensions": "create_extensions",
-    "notify": "notify",
-    "worker_binder": "find_binder",
-    "worker_env": "find_worker_env",
-    "worker_starter": "find_starter",
-    "worker_store": "find_worker_store",
-}
 
 
 class PluginManager:
@@ -290,14 +278,6 @@ class PluginManager:
     def naming_plugins(self) -> AbstractContextManager[None]:
         """Run code that calls plugins directly; see `Culprits.naming_plugins`."""
         return self._registry.culprits.naming_plugins()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            """Look up a method of plaunch 0.1 that is a function now."""
-            if name not in _MOVED:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return partial(getattr(importlib.import_module("plaunch.plugin"), _MOVED[name]), self)
 
 
 def _with_methods(kind: Kind[Any], component: object) -> object:

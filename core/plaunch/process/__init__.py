@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from plaunch.process.cgroups import group_paths as group_paths
     from plaunch.process.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.children import ExitPoller as ExitPoller
-    from plaunch.process.children import ExitWatch as ExitWatch
     from plaunch.process.children import Popen as Popen
     from plaunch.process.children import ProcessHandle as ProcessHandle
     from plaunch.process.components import Binder as Binder
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from plaunch.process.components import ContextComponents as ContextComponents
     from plaunch.process.components import ExitPlace as ExitPlace
     from plaunch.process.components import ExitRules as ExitRules
-    from plaunch.process.components import ProcessExit as ProcessExit
-    from plaunch.process.components import Returns as Returns
     from plaunch.process.components import Starter as Starter
     from plaunch.process.components import WorkerExit as WorkerExit
     from plaunch.process.components import WorkerInfo as WorkerInfo
@@ -102,7 +99,6 @@ if TYPE_CHECKING:
     from plaunch.process.tracebacks import abort_in_output as abort_in_output
     from plaunch.process.watches import Held as Held
     from plaunch.process.watches import HeldProcesses as HeldProcesses
-    from plaunch.process.watches import HoldWatch as HoldWatch
     from plaunch.process.watches import describe_hold as describe_hold
 
 __getattr__, __dir__, __all__ = attach(
@@ -112,9 +108,9 @@ __getattr__, __dir__, __all__ = attach(
         "plaunch.errors": "text_of_error",
         ".cgroups": "find_cpu_quota group_paths",
         ".child_failed": "ChildFailedError",
-        ".children": "ExitPoller ExitWatch Popen ProcessHandle",
+        ".children": "ExitPoller Popen ProcessHandle",
         ".components": (
-            "Binder Binding ContextComponents ExitPlace ExitRules ProcessExit Returns Starter "
+            "Binder Binding ContextComponents ExitPlace ExitRules Starter "
             "WorkerExit WorkerInfo WorkerObserver WorkerResults default_binder"
         ),
         ".consequences": "Consequence",
@@ -144,6 +140,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams": "PROMPT_HOLD PROMPT_HOLD_IN_LOG OutputCounts PatientStreams Sink Streams",
         ".supervised": "SupervisedContext",
         ".tracebacks": "Raised abort_in_output",
-        ".watches": "Held HeldProcesses HoldWatch describe_hold",
+        ".watches": "Held HeldProcesses describe_hold",
     },
 )

@@ -299,6 +299,3 @@ class ExitPoller:
         self._fds.pop(key, None)
         self._has_ended.pop(key, None)
         self._leaving.discard(key)
-
-
-ExitWatch = ExitPoller  # the old name, until the next version

@@ -256,9 +256,6 @@ class WorkerExit(Value):
         return not (self.stopped or self.exitcode or self.failure)
 
 
-ProcessExit = WorkerExit  # the old name, until the next version
-
-
 class WorkerResults:
     """The results of programs, which send nothing; a subclass receives those of functions."""
 
@@ -297,9 +294,6 @@ class WorkerResults:
 
     def close(self) -> None:
         """Release everything; called when all workers are gone."""
-
-
-Returns = WorkerResults  # the old name, until the next version
 
 
 class WorkerObserver(Protocol):

@@ -290,8 +290,6 @@ class SupervisedContext(PContext):
                             return None
             return self._outcomes.result(opened.streams)
 
-    look = check  # the old name, until the next version
-
     def fail_stopped(self) -> None:
         """Count workers that were stopped as failed, as `wait` does; see `RunProcsResult`."""
         self._outcomes.fail_stopped()

@@ -81,11 +81,6 @@ class HeldProcesses:
                     self._held[pid] = known
             return {pid: self._held[pid] for pid in pids if pid in self._held}
 
-    tend, look = sample_if_due, sample  # the old names, until the next version
-
-
-HoldWatch = HeldProcesses  # the old name, until the next version
-
 
 def describe_hold(pid: int, proc: str = PROC, root: str = "") -> str:
     """Describe what holds a process, in words such as `suspended`; empty if it may run.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from plaunch_devices.counting import count_gpu as count_gpu
     from plaunch_devices.counting import count_xpu as count_xpu
     from plaunch_devices.kernel import Accelerator as Accelerator
-    from plaunch_devices.kernel import Device as Device
     from plaunch_devices.kernel import list_amd as list_amd
     from plaunch_devices.kernel import list_nvidia as list_nvidia
     from plaunch_devices.sharing import AffinityMode as AffinityMode
@@ -33,7 +32,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".binder": "DeviceBinder",
         ".counting": "count_auto count_gpu count_xpu",
-        ".kernel": "Accelerator Device list_amd list_nvidia",
+        ".kernel": "Accelerator list_amd list_nvidia",
         ".sharing": "AffinityMode NumaOptions",
         ".topology": "count_cpu",
         ".torch_child": "AskTorch TorchMissingError ask_torch",

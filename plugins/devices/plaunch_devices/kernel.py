@@ -47,9 +47,6 @@ class Accelerator:
     model: str = ""
 
 
-Device = Accelerator  # its name in earlier versions
-
-
 def read_text(path: str) -> str:
     """Read a file of the kernel; return an empty text if that is not possible."""
     try:

@@ -93,7 +93,6 @@ class StacksOptions:
 
     PLUGIN = "plaunch_hang.stacks.plugin:Stacks"
     KNOWN_AS = "the collection of stacks"
-    ON_RESTART = "plaunch_hang.stacks.import_watch:ImportWatch"
     ON_SLOW_STOP = "plaunch_hang.stacks.slow_stops:SlowStops"
     OPTIONS = (
         Option(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from plaunch_hang.stacks.files import keep as keep
     from plaunch_hang.stacks.files import write as write
-    from plaunch_hang.stacks.grouping import Group as Group
     from plaunch_hang.stacks.grouping import StackGroup as StackGroup
     from plaunch_hang.stacks.grouping import format_groups as format_groups
     from plaunch_hang.stacks.grouping import group as group
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.py_spy import find_py_spy as find_py_spy
     from plaunch_hang.stacks.records import dump_groups as dump_groups
     from plaunch_hang.stacks.records import load_groups as load_groups
-    from plaunch_hang.stacks.stack import Frame as Frame
     from plaunch_hang.stacks.stack import KernelState as KernelState
     from plaunch_hang.stacks.stack import ProcessStacks as ProcessStacks
     from plaunch_hang.stacks.stack import StackFrame as StackFrame
@@ -51,10 +49,10 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch.agent": "JobAnswers JobQuery PublishedAnswer",
-        ".stack": "Frame KernelState ProcessStacks StackFrame ThreadStack",
+        ".stack": "KernelState ProcessStacks StackFrame ThreadStack",
         ".py_spy": "find_py_spy",
         ".taking": "own_stacks take",
-        ".grouping": "Group StackGroup format_groups group merge",
+        ".grouping": "StackGroup format_groups group merge",
         ".torch_server": "format_operations",
         ".holds": "describe_child_hold find_hold",
         ".job_stacks": "JobStacks JobView",

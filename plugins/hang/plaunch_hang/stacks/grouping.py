@@ -77,9 +77,6 @@ class StackGroup(NamedTuple):
         return likely, self.size, self.all_ranks
 
 
-Group = StackGroup  # its name in earlier versions
-
-
 def group(
     stacks: Mapping[str, Mapping[int, ProcessStacks]], held: Mapping[int, object] | None = None
 ) -> list[StackGroup]:

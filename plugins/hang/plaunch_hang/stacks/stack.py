@@ -68,9 +68,6 @@ class StackFrame(NamedTuple):
         )
 
 
-Frame = StackFrame  # its name in earlier versions
-
-
 class ThreadStack(NamedTuple):
     """One thread.
 
