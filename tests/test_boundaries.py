@@ -364,7 +364,6 @@ ELSEWHERE = {
     "plaunch_engines.slurm_steps": "printable, line by line",
     "plaunch_events.redaction": "is encoded again",
     "plaunch_hang.heartbeats": "printable: tests/hang/test_heartbeats.py",
-    "plaunch_hang.stacks.torch_server": "printable",
     "plaunch_logs_default.streams.json_lines": "becomes JSON",
     "plaunch_rendezvous_c10d.endpoint": "is shown with repr",
     "plaunch_report.event_files": "is shown with repr, or on a page that escapes all values",

@@ -67,16 +67,6 @@ def test_groups_and_folders(page):
     assert data["notes"] == []
 
 
-def test_operations_recorded_by_torch(page):
-    data = page(JobView([LOADS, STEPS], operations={"send": (2,), "recv": (0, 1, 3)})).data
-    assert data["lines"][2:] == [
-        "last operations in torch's flight recorder:",
-        "1 rank: 2 send",
-        "3 ranks: 0-1, 3 recv",
-    ]
-    assert data["operations"] == {"send": "2", "recv": "0-1,3"}
-
-
 def test_some_ranks(page):
     data = page(JobView([LOADS, STEPS]), ranks="1-2").data
     assert [group["ranks"] for group in data["groups"]] == ["1", "2"]

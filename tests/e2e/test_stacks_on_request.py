@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 
 import pytest
@@ -43,25 +41,6 @@ REDUCING = "all_reduce <- train_step (train.py:12)"
 
 
 # Torch's own server answers in both, one of which waits for the other.
-RECORDED = """
-import time
-import torch
-import torch.distributed as dist
-from torch.distributed.elastic.control_plane import worker_main
-
-@worker_main()
-def main():
-    dist.init_process_group("gloo")
-    for _ in range(3):
-        dist.all_reduce(torch.ones(1))
-    if dist.get_rank() == 1:
-        time.sleep(600)
-    dist.broadcast(torch.ones(1), 1)
-
-main()
-"""
-
-
 @pytest.mark.slow
 def test_the_rank_that_a_job_waits_for_is_named_on_any_node(agents, plaunch, endpoint_of, ctl):
     pytest.importorskip("torch.distributed")
@@ -101,56 +80,6 @@ def test_a_failure_shows_where_the_others_wait_for_each_other(plaunch):
     assert done.returncode == 7, done.stderr
     assert f"1 rank: 2 {LOADING}" in done.stderr
     assert f"2 ranks: 0-1 {REDUCING}" in done.stderr
-
-
-@pytest.mark.slow
-def test_torchs_records_are_shown_with_the_stacks(plaunch, ctl):
-    pytest.importorskip("torch.distributed")
-    bound = importlib.import_module("torch._C._distributed_c10d")
-    if not hasattr(bound, "_dump_fr_trace_json"):
-        pytest.skip("the flight recorder of this torch knows NCCL only")
-    script = plaunch.write("train.py", RECORDED)
-    words = ("--nproc-per-node=2", "--flight-recorder", "--rdzv-id=job", "--log-dir=logs", script)
-    with plaunch.start(*words) as launch:
-        try:
-            folder = wait_until(lambda: _recorded(plaunch, ctl), lambda: str(ctl("stacks", "job")))
-        finally:
-            launch.terminate()
-        launch.communicate(timeout=60)
-    recorded = [_operations(folder / f"rank_{rank}.fr_trace.json") for rank in range(2)]
-    assert recorded[1] == ["gloo:all_reduce"] * 3
-    assert recorded[0] == [*recorded[1], "gloo:broadcast"]
-    said = (folder / "rank_1.dump_traceback.txt").read_text()
-    assert 'train.py", line 13 in main' in said
-    summary = (folder / "summary.txt").read_text().splitlines()
-    assert summary[-2:] == [
-        "1 rank: 0 gloo:broadcast, number 4 in default_pg",
-        "1 rank: 1 gloo:all_reduce, number 3 in default_pg",
-    ]
-
-
-def _recorded(plaunch, ctl):
-    """Return the folder of the current stacks if it has all that torch's servers can answer.
-
-    Each answer has a time limit, so that on a busy machine one may be missing, and one rank may be
-    asked before its first operation.
-    """
-    told = json.loads(ctl("stacks", "job", "--json").stdout or "{}")
-    for place in told.get("folders", ()):
-        folder = plaunch.folder / place["folder"]
-        answers = [folder / f"rank_{rank}.fr_trace.json" for rank in range(2)]
-        answers.append(folder / "rank_1.dump_traceback.txt")
-        if not all(path.exists() for path in answers):
-            continue
-        with contextlib.suppress(ValueError, KeyError):  # an answer that was cut off
-            if [len(_operations(path)) for path in answers[:2]] == [4, 3]:
-                return folder
-    return None
-
-
-def _operations(path):
-    """Return the names of the operations in a flight recorder's file."""
-    return [entry["profiling_name"] for entry in json.loads(path.read_text())["entries"]]
 
 
 # A data loader whose process reads, and a thread of the worker's own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from plaunch.numbers import format_ranks, parse_ranks
-from plaunch_hang.stacks import JobStacks, format_groups, format_operations
+from plaunch_hang.stacks import JobStacks, format_groups
 
 from plaunch_control.requests import HttpResponse, refusal
 
@@ -51,14 +51,8 @@ class StacksPage:
             )
         return HttpResponse(
             {
-                "lines": [
-                    *format_groups(groups, most=_MOST_GROUPS),
-                    *format_operations(view.operations),
-                ],
+                "lines": format_groups(groups, most=_MOST_GROUPS),
                 "groups": [_describe(group) for group in groups],
-                "operations": {
-                    operation: format_ranks(ranks) for operation, ranks in view.operations.items()
-                },
                 "folders": [{"host": host, "folder": folder} for host, folder in view.folders],
                 "notes": [*self._notes_on(view)],
                 "silent": view.silent,

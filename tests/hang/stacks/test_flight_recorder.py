@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -37,17 +36,13 @@ def test_dumps_go_to_the_folder_of_the_run(create, tmp_path):
     recorder = create()
     found = recorder.environment(WORKER, ENV)
     folder = tmp_path / "run" / "flight_recorder" / "attempt_2-round_3"
-    socket = Path(found.pop("TORCH_WORKER_SERVER_SOCKET"))
     assert found == {
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank_",
     }
     assert folder.is_dir()
-    assert socket.name == "3.1.sock"
-    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
     recorder.stop(None)
-    assert not socket.parent.exists()
     assert not folder.parent.exists()  # there is no dump
 
 
@@ -71,7 +66,6 @@ def test_variables_set_by_the_user_are_kept(create):
     environ = {
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "9",
         "TORCH_FR_DUMP_TEMP_FILE": "/x_",
-        "TORCH_WORKER_SERVER_SOCKET": "/y",
     }
     found = create(environ=environ).environment(WORKER, ENV)
     assert found == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
@@ -90,14 +84,6 @@ def test_errors_are_logged_once(create, tmp_path, caplog, monkeypatch):
     assert "TORCH_FR_BUFFER_SIZE" in found
     (message,) = caplog.messages
     assert message.startswith("--flight-recorder: dumps of the flight recorder go to torch's")
-
-
-def test_a_socket_has_a_short_path(create, tmp_path, caplog, monkeypatch):
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr(flight_recorder.tempfile, "mkdtemp", lambda prefix: str(long))
-    assert "TORCH_WORKER_SERVER_SOCKET" not in create().environment(WORKER, ENV)
-    assert "is too long for a socket" in caplog.text
 
 
 @pytest.mark.parametrize("options", [{}, {"flight_recorder": False}, {"flight_recorder": True}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
@@ -111,21 +110,6 @@ def test_any_node_returns_the_stacks_of_all_workers():
     # Each node read its stacks once, and the request was answered without a wait.
     assert [node.reads for node in job.nodes.values()] == [3, 3]
     assert job.clock.now == Clock().now
-
-
-def test_operations_of_all_nodes_are_merged():
-    def recorded(name):
-        entry = {"profiling_name": name, "collective_seq_id": 4, "process_group": ["tp"]}
-        text = json.dumps({"entries": [entry]})
-        return at("step")._replace(torch_answers=(("fr_trace_json", text),))
-
-    job = Job()
-    job.add("a", {0: recorded("nccl:send"), 1: recorded("nccl:recv"), 2: at("step")})
-    job.add("b", {3: recorded("nccl:send")})
-    assert [*job.nodes["a"].stacks.ask().operations.items()] == [
-        ("nccl:recv, number 4 in tp", (1,)),
-        ("nccl:send, number 4 in tp", (0, 3)),
-    ]
 
 
 def test_answers_to_old_calls_are_ignored():
@@ -252,7 +236,7 @@ def test_an_answer_is_one_line_of_limited_size():
     groups = [
         StackGroup({"a": (rank,)}, (StackFrame(f"f{rank}", "x" * 150, 1),)) for rank in range(500)
     ]
-    answer = NodeAnswer("me", ("1", "2"), "a\nb", "/logs/\x1b[1m", "", groups, {"send": (3,)})
+    answer = NodeAnswer("me", ("1", "2"), "a\nb", "/logs/\x1b[1m", "", groups)
     text = dump_answer(answer)
     assert len(text) <= 16384
     assert text.isprintable()
@@ -268,20 +252,11 @@ def test_an_answer_is_one_line_of_limited_size():
 
 def test_long_names_leave_room_for_groups():
     long = "\N{SNOWMAN}" * 1000
-    answer = NodeAnswer("me", (), long, long, long, [StackGroup({"a": (3,)})], {})
+    answer = NodeAnswer("me", (), long, long, long, [StackGroup({"a": (3,)})])
     text = dump_answer(answer)
     assert len(text) <= 16384
     assert load_answer(text).groups == answer.groups
     assert load_answer(text).folder == long
-
-
-def test_as_many_operations_as_fit_are_sent():
-    operations = {f"{number} {'x' * 150}": (number,) for number in range(500)}
-    text = dump_answer(NodeAnswer("me", (), "a", "", "", [StackGroup({"a": (3,)})], operations))
-    assert len(text) <= 16384
-    found = load_answer(text).operations
-    assert [*found.items()] == [*operations.items()][: len(found)]
-    assert len(found) > 10
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1] 2", '{"by": 3}', "x" * 50])

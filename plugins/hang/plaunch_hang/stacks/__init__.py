@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from plaunch_hang.stacks.stack import ThreadStack as ThreadStack
     from plaunch_hang.stacks.taking import own_stacks as own_stacks
     from plaunch_hang.stacks.taking import take as take
-    from plaunch_hang.stacks.torch_server import format_operations as format_operations
     from plaunch_hang.stacks.variables import read_all_variables as read_all_variables
     from plaunch_hang.stacks.waiting import count_waiting as count_waiting
     from plaunch_hang.stacks.waiting import runs_program as runs_program
@@ -53,7 +52,6 @@ __getattr__, __dir__, __all__ = attach(
         ".py_spy": "find_py_spy",
         ".taking": "own_stacks take",
         ".grouping": "StackGroup format_groups group merge",
-        ".torch_server": "format_operations",
         ".holds": "describe_child_hold find_hold",
         ".job_stacks": "JobStacks JobView",
         ".records": "dump_groups load_groups",

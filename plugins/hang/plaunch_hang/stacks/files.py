@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from plaunch.process import find_run_dir
 
 from plaunch_hang.stacks.grouping import format_groups, group
-from plaunch_hang.stacks.torch_server import format_operations, last_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ def write(
     groups: Sequence[StackGroup] = (),
     title: str = "",
 ) -> None:
-    """Write a file for each rank, one with the groups, and the answers of torch's servers.
+    """Write a file for each rank, and one with the groups.
 
     Args:
         folder: the folder to create; it must not exist.
@@ -46,16 +45,9 @@ def write(
     os.makedirs(folder)
     head = [title] if title else []
     if groups:
-        shown = [
-            *head,
-            *format_groups(groups, most=len(groups)),
-            *format_operations(last_operations(stacks)),
-        ]
-        _write(os.path.join(folder, SUMMARY), shown)
+        _write(os.path.join(folder, SUMMARY), [*head, *format_groups(groups, most=len(groups))])
     for rank, process in stacks.items():
         _write(os.path.join(folder, f"rank_{rank}.txt"), [*head, *format_process(process)])
-        for name, text in _torch_files(rank, process).items():
-            _write(os.path.join(folder, name), [text])
 
 
 def format_process(process: ProcessStacks, indent: str = "") -> Iterator[str]:
@@ -69,9 +61,6 @@ def format_process(process: ProcessStacks, indent: str = "") -> Iterator[str]:
             yield from (f"{indent}    {function} (kernel)" for function in process.kernel.stack)
     for thread in process.threads:
         yield from _format_thread(thread, f"{indent}  ")
-    if process.torch_answers:
-        pages = ", ".join(page for page, _ in process.torch_answers)
-        yield f"{indent}  torch's server in it has answered: {pages}"
     for child in process.children:
         yield ""
         yield from format_process(child, f"{indent}  ")
@@ -89,19 +78,6 @@ def _format_thread(thread: ThreadStack, indent: str) -> Iterator[str]:
         yield f"{indent}  {frame.function} ({frame.file}:{frame.line})"
     if not thread.frames:
         yield f"{indent}  no Python code runs in it"
-
-
-def _torch_files(rank: int, process: ProcessStacks) -> dict[str, str]:
-    """The answers of torch's servers in a worker, by file name."""
-    files: dict[str, str] = {}
-    for one in process.walk():
-        for page, text in one.torch_answers:
-            kind = "json" if page.endswith("json") else "txt"
-            name = f"rank_{rank}.{page.removesuffix('_json')}"
-            # A worker may have several processes with a server.
-            name = f"{name}.{one.pid}" if f"{name}.{kind}" in files else name
-            files[f"{name}.{kind}"] = text
-    return files
 
 
 def _write(path: str, lines: Sequence[str]) -> None:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import tempfile
 from typing import TYPE_CHECKING
 
 from plaunch.agent import Extension
 from plaunch.errors import PlaunchError
 from plaunch.process import find_run_dir
-
-from plaunch_hang.stacks.torch_server import FOLDER as SOCKETS
-from plaunch_hang.stacks.torch_server import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +22,6 @@ logger = logging.getLogger("plaunch")
 FOLDER = "flight_recorder"  # in the folder of a run; it has a folder for each round
 PREFIX = "rank_"  # of the files; torch appends the rank
 _ENTRIES = 2000  # operations to keep: the default of torch 2.13; older versions keep none
-_LONGEST_PATH = 107  # bytes of the path of a Unix socket
 
 # The names of each setting in newer and older versions of torch. Newer versions accept the older
 # names too, but with a warning for each.
@@ -56,7 +50,6 @@ class FlightRecorder(Extension):
     ) -> None:
         self._context = context
         self._environ = environ
-        self._sockets = ""  # the folder of the workers' sockets, once it is created
         self._folders: set[str] = set()  # the folders of dumps
         self._has_warned = False
         version = find_torch_version() if torch_version is None else torch_version
@@ -75,7 +68,6 @@ class FlightRecorder(Extension):
             (_SIZE, str(_ENTRIES)),
             (_DUMPS, "1"),
             (_FILES, self._prefix(env.get("TORCHELASTIC_RESTART_COUNT", "0"), round_)),
-            ((VARIABLE,), self._socket(f"{round_}.{worker.local_rank}")),
         ):
             if value and not any(name in self._environ or name in env for name in names):
                 found.update(dict.fromkeys(names if self._knows_old_names else names[:1], value))
@@ -84,13 +76,11 @@ class FlightRecorder(Extension):
     # --- the extension ----------------------------------------------------------------------------
 
     def stop(self, result: RunResult | None) -> None:
-        """Remove the sockets, and folders without dumps."""
+        """Remove folders without dumps."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
                 os.rmdir(os.path.dirname(folder))
-        if self._sockets:
-            shutil.rmtree(self._sockets, ignore_errors=True)
 
     # ----------------------------------------------------------------------------------------------
 
@@ -104,16 +94,6 @@ class FlightRecorder(Extension):
                 os.makedirs(folder, exist_ok=True)
                 self._folders.add(folder)
                 return os.path.join(folder, PREFIX)
-        return ""
-
-    def _socket(self, name: str) -> str:
-        """The path of a worker's socket, in a folder private to this user; empty on failure."""
-        with self._warning("torch's server in workers is not queried"):
-            self._sockets = self._sockets or tempfile.mkdtemp(prefix=SOCKETS)
-            path = os.path.join(self._sockets, f"{name}.sock")
-            if len(os.fsencode(path)) > _LONGEST_PATH:
-                raise OSError(f"{path} is too long for a socket; set TMPDIR")
-            return path
         return ""
 
     @contextlib.contextmanager

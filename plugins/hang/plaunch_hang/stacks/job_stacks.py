@@ -14,10 +14,9 @@ from plaunch_hang.stacks.files import folder_name, keep, only_alive
 from plaunch_hang.stacks.grouping import StackGroup, group, merge
 from plaunch_hang.stacks.records import NodeAnswer, dump_answer, load_answer
 from plaunch_hang.stacks.taking import take
-from plaunch_hang.stacks.torch_server import last_operations, merge_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from plaunch.agent import Control, JobAnswers
     from plaunch.plugin import PluginContext
@@ -47,8 +46,6 @@ class JobView(NamedTuple):
         silent: the hosts of nodes that did not answer in time.
         is_job_wide: whether other nodes can be asked.
         has_store: whether the store answered.
-        operations: the last collective operations recorded by torch's flight recorder, each with
-            the ranks that began it; the operation of the fewest ranks comes first.
     """
 
     groups: list[StackGroup]
@@ -57,7 +54,6 @@ class JobView(NamedTuple):
     silent: tuple[str, ...] = ()
     is_job_wide: bool = True
     has_store: bool = True
-    operations: Mapping[str, tuple[int, ...]] = {}
 
     def of(self, ranks: Collection[int]) -> list[StackGroup]:
         """The groups with these ranks only."""
@@ -147,8 +143,7 @@ class JobStacks:
                 folder = keep(stacks, groups, title, run_dir, folder_name(now.attempt, "request"))
             except Exception as error:  # noqa: BLE001 - may come from a third party's logs spec
                 problem = str(error) or type(error).__name__
-        operations = last_operations(stacks)
-        return NodeAnswer(self._query.me, (), context.host, folder, problem, groups, operations)
+        return NodeAnswer(self._query.me, (), context.host, folder, problem, groups)
 
     def _ask_all(self) -> JobView:
         return _view(self._query.ask(ANSWER_TIMEOUT))
@@ -165,7 +160,6 @@ def _view(found: JobAnswers[NodeAnswer]) -> JobView:
         tuple(found.silent),
         found.is_job_wide,
         found.has_store,
-        merge_operations(answer.operations for answer in answers),
     )
 
 

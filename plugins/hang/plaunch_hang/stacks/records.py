@@ -13,7 +13,7 @@ from plaunch_hang.stacks.stack import StackFrame
 from plaunch_hang.stacks.waiting import ChildKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 MOST_BYTES = 16 << 10
 VERSION = 1
@@ -23,7 +23,6 @@ _MOST_GROUPS = 1000
 _MOST_RANKS = 1 << 20
 _MOST_TEXT = 1000  # characters
 _MOST_WORDS = 300  # characters of a host, and of a problem; JSON may need six bytes for each
-_MOST_OPERATIONS = 3000  # bytes
 _MOST_CALLS = 8
 _ROOM = 40  # bytes of a text in addition to the groups
 
@@ -150,7 +149,6 @@ class NodeAnswer(NamedTuple):
         folder: the folder of its complete stacks; empty if they are not written.
         problem: why they could not be written.
         groups: the groups of its workers.
-        operations: the last collective operations of its ranks.
     """
 
     by: str
@@ -159,7 +157,6 @@ class NodeAnswer(NamedTuple):
     folder: str
     problem: str
     groups: list[StackGroup]
-    operations: Mapping[str, tuple[int, ...]]
 
 
 def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
@@ -171,21 +168,9 @@ def dump_answer(answer: NodeAnswer, *, most: int = MOST_BYTES) -> str:
             "host": answer.host[:_MOST_WORDS],
             "folder": answer.folder if len(answer.folder) <= _MOST_TEXT else "",
             "problem": answer.problem[:_MOST_WORDS],
-            "operations": _dump_operations(answer.operations),
         }
     )
     return f"{head} {dump_groups(answer.groups, most=most - len(head) - 1)}"
-
-
-def _dump_operations(operations: Mapping[str, tuple[int, ...]]) -> dict[str, list[list[int]]]:
-    """The operations of the fewest ranks, as many as fit."""
-    found: dict[str, list[list[int]]] = {}
-    for operation, ranks in operations.items():
-        found[operation] = _dump_ranks(ranks)
-        if len(json.dumps(found)) > _MOST_OPERATIONS:
-            del found[operation]
-            break
-    return found
 
 
 def load_answer(text: str) -> NodeAnswer:
@@ -200,9 +185,6 @@ def load_answer(text: str) -> NodeAnswer:
         by, host, folder, problem = (
             _text(data[key]) for key in ("by", "host", "folder", "problem")
         )
-        operations = {
-            _text(operation): _load_ranks(spans) for operation, spans in data["operations"].items()
-        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no answer with stacks ({error}): {text[:60]!r}") from error
-    return NodeAnswer(by, calls, host, folder, problem, load_groups(text[end:]), operations)
+    return NodeAnswer(by, calls, host, folder, problem, load_groups(text[end:]))

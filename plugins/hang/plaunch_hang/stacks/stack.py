@@ -143,7 +143,6 @@ class ProcessStacks(NamedTuple):
         reason: why they could not be read; empty if they were.
         kernel: its state reported by the kernel; None if the process has ended.
         children: its child processes, with their own children.
-        torch_answers: the answers of torch's server in it, as pairs of a page and a text.
     """
 
     pid: int
@@ -153,7 +152,6 @@ class ProcessStacks(NamedTuple):
     reason: str = ""
     kernel: KernelState | None = None
     children: tuple[ProcessStacks, ...] = ()
-    torch_answers: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_ended(self) -> bool:

@@ -27,7 +27,6 @@ from plaunch.threads import BoundedCall
 from plaunch_hang.stacks.py_spy import UnreadableError, find_py_spy, read_threads
 from plaunch_hang.stacks.stack import KernelState, ProcessStacks
 from plaunch_hang.stacks.terminals import find_terminal
-from plaunch_hang.stacks.torch_server import MOST_BYTES, MOST_OF_ALL, ask, find_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -82,9 +81,8 @@ def take(
     """Read the stacks of all threads of processes and their descendants.
 
     It runs py-spy for each process, some at a time, which pauses no process. If py-spy is not
-    installed or not permitted, the result has the reason and the kernel's state. If torch's server
-    runs in a process, its answers are included. Blocks up to the timeout; thread-safe; raises
-    nothing.
+    installed or not permitted, the result has the reason and the kernel's state. Blocks up to the
+    timeout; thread-safe; raises nothing.
 
     Args:
         pids: the process ids, by the ranks of the workers.
@@ -105,7 +103,7 @@ def own_stacks(
 ) -> dict[int, ProcessStacks]:
     """Read the stacks of processes alone, which takes 10 to 20 ms of CPU time each.
 
-    The same as `take` without descendants, titles and torch's server. Two results have the same
+    The same as `take` without descendants and titles. Two results have the same
     `main.frames` if the main thread is on the same lines.
     """
     trees = _find_trees(pids, children=False)
@@ -167,15 +165,9 @@ def _read_all(
     except FileNotFoundError as error:
         program, problem = "", str(error)
     read: dict[int, ProcessStacks] = {}
-    servers = find_servers({tree.pid for tree in order}) if is_whole else {}
 
     def read_one(tree: _Tree) -> None:
-        seen = _read(tree, program, problem, until, is_whole=is_whole)
-        server = servers.get(tree.pid)
-        if server is not None and seen.kernel is not None:
-            answers = ask(server, until, min(MOST_BYTES, MOST_OF_ALL // len(servers)))
-            seen = seen._replace(torch_answers=tuple(answers.items()))
-        read[tree.pid] = seen
+        read[tree.pid] = _read(tree, program, problem, until, is_whole=is_whole)
 
     has_begun = read_in_parallel(order, read_one, until, "stacks")
     late = f"not read within {timeout:.1f} s" if has_begun else "no thread could be started"
