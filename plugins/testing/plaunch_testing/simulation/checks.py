@@ -11,8 +11,7 @@ from plaunch_testing.simulation.script import LINK_FAULTS, STORE_FAULTS, FaultKi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from plaunch_testing.simulation.training import TrainedRound
-    from plaunch_testing.simulation.world import SimulatedWorld
+    from plaunch_testing.simulation.record import RoundRecord, RunRecord, StartedWorker
 
 __all__ = ["CHECKS", "find_faults"]
 
@@ -27,86 +26,100 @@ _OVERLAP = 1.0  # seconds, of nodes that reach the store all the time
 _DISTURBING = (*LINK_FAULTS, *STORE_FAULTS, FaultKind.CRASH)
 
 
-def find_faults(world: SimulatedWorld) -> list[str]:
+def find_faults(run: RunRecord) -> list[str]:
     """Return what was wrong with a run that is over; one line each, after the name of its check."""
-    return [f"{name}: {found}" for name, find in CHECKS.items() for found in find(world)]
+    return [f"{name}: {found}" for name, find in CHECKS.items() for found in find(run)]
 
 
-def _find_wrong_ranks(world: SimulatedWorld) -> Iterator[str]:
+def _find_wrong_ranks(run: RunRecord) -> Iterator[str]:
     """The ranks of a round are not a permutation, or its members are in different worlds."""
-    return iter(world.training.findings)
+    for one in run.rounds:
+        ranks: dict[int, StartedWorker] = {}
+        nodes: dict[str, set[int]] = {}
+        first = one.starts[0]
+        for worker in one.starts:
+            what = f"round {one.number}: {worker.node}"
+            if worker.world_size != first.world_size:
+                yield (
+                    f"{what} has a world of {worker.world_size}, others one of {first.world_size}"
+                )
+            if worker.master != first.master:
+                yield f"{what} has another address of rank 0 than others"
+            other = ranks.get(worker.rank)
+            if other is not None and one.ends.get(other.node, worker.at + 1.0) > worker.at:
+                yield f"round {one.number}: rank {worker.rank} runs on {other.node} and {what}"
+            ranks[worker.rank] = worker
+            nodes.setdefault(worker.node, set()).add(worker.rank - worker.local_rank)
+        if not set(ranks) <= set(range(first.world_size)):
+            yield f"round {one.number}: ranks {sorted(ranks)} of {first.world_size}"
+        scattered = [name for name, bases in nodes.items() if len(bases) > 1]
+        if scattered:
+            yield f"round {one.number}: the ranks of {scattered[0]} do not follow each other"
+        size, rest = divmod(first.world_size, run.workers)
+        if rest or not run.min_nodes <= size <= run.max_nodes:
+            yield f"round {one.number} has a world of {first.world_size}"
 
 
-def _find_endless(world: SimulatedWorld) -> Iterator[str]:
+def _find_endless(run: RunRecord) -> Iterator[str]:
     """Not all nodes have ended some time after the last fault."""
-    if world.is_over_in_time:
-        return
-    left = [
-        f"{node.name} ({node.agent.describe_phase() if node.agent else 'starting'})"
-        for node in world.nodes
-        if not node.is_over
-    ]
-    yield f"not over at {world.hub.now:.0f} s: {', '.join(left)}"
+    if run.unfinished:
+        yield f"not over: {', '.join(run.unfinished)}"
 
 
-def _find_two_worlds(world: SimulatedWorld) -> Iterator[str]:
+def _find_two_worlds(run: RunRecord) -> Iterator[str]:
     """Two worlds train at a time, beyond what is documented."""
-    complete = [one for one in world.training.rounds if one.completed_at is not None]
-    bound = _OVERLAP_OF_LOST if world.had_fault(*_DISTURBING) else _OVERLAP
+    complete = [one for one in run.rounds if one.completed_at is not None]
+    bound = _OVERLAP_OF_LOST if run.had_fault(*_DISTURBING) else _OVERLAP
     for earlier, later in itertools.pairwise(complete):
-        for part, ended in earlier.ends.items():
+        for node, ended in earlier.ends.items():
             overlap = ended - (later.completed_at or 0.0)
             if overlap > bound and not earlier.has_succeeded:
-                yield (
-                    f"{earlier} still runs on {part.host.name} {overlap:.1f} s after {later} "
-                    f"was complete"
-                )
+                yield (f"{earlier} still runs on {node} {overlap:.1f} s after {later} was complete")
 
 
-def _find_disagreements(world: SimulatedWorld) -> Iterator[str]:
+def _find_disagreements(run: RunRecord) -> Iterator[str]:
     """Members of one round have other attempts, or attempts and rounds go back."""
-    seen: dict[tuple[str, int], TrainedRound] = {}
-    highest: dict[str, TrainedRound] = {}
-    for one in world.training.rounds:
+    seen: dict[tuple[str, int], RoundRecord] = {}
+    highest: dict[str, RoundRecord] = {}
+    for one in run.rounds:
         other = seen.setdefault((one.incarnation, one.number), one)
         if other.attempt != one.attempt:
             yield f"{one} and {other} are one round with two attempts"
         last = highest.setdefault(one.incarnation, one)
-        if _was_away(world, one):
+        if _was_away(run, one):
             continue
         if one.attempt < last.attempt or one.number < last.number:
             yield f"{one} began after {last}"
         highest[one.incarnation] = one
 
 
-def _was_away(world: SimulatedWorld, trained: TrainedRound) -> bool:
+def _was_away(run: RunRecord, trained: RoundRecord) -> bool:
     """Whether the first node of a round had read it before it was cut off or suspended.
 
     It starts its workers when it comes back, at once; it reads that the round is over soon after.
     """
-    for one in world.happened:
-        if one.had_effect and one.host is trained.parts[0].host and one.fault.kind in LINK_FAULTS:
-            is_suspended = one.fault.kind is FaultKind.PAUSE
-            soon = _INSTANT + (0.0 if is_suspended else 20 * world.script.latency)
-            if 0.0 <= trained.began - one.at - one.fault.lasts <= soon:
+    for one in run.with_effect(*LINK_FAULTS):
+        if one.host == trained.starts[0].host:
+            is_suspended = one.kind is FaultKind.PAUSE
+            soon = _INSTANT + run.precision + (0.0 if is_suspended else 20 * run.latency)
+            if 0.0 <= trained.began - one.at - one.lasts + run.precision <= soon:
                 return True
     return False
 
 
-def _find_wrong_charges(world: SimulatedWorld) -> Iterator[str]:
+def _find_wrong_charges(run: RunRecord) -> Iterator[str]:
     """A failure was charged twice, or not at all, or the budget was exceeded."""
-    script, rounds = world.script, world.training.rounds
-    for one in () if world.had_fault(*STORE_FAULTS) else rounds:  # they may cost many
-        charged = sum(each.may_charge and each.at <= one.began for each in world.happened)
-        charged += sum(at <= one.began for at in world.training.hangs)
+    rounds = run.rounds
+    for one in () if run.had_fault(*STORE_FAULTS) else rounds:  # they may cost many
+        charged = sum(each.may_charge and each.at <= one.began for each in run.faults)
+        charged += sum(at <= one.began for at in run.hangs)
         if one.attempt > charged:
             yield f"{one} began after {charged} faults that may be charged"
             break
     highest = max((one.attempt for one in rounds), default=0)
-    budget = script.max_restarts + (script.node_restarts or 0)
-    if highest > budget:
-        yield f"attempt {highest} with a budget of {budget} restarts"
-    if world.had_fault(*_FREE):
+    if highest > run.budget:
+        yield f"attempt {highest} with a budget of {run.budget} restarts"
+    if run.had_fault(*_FREE):
         return
     for earlier, later in itertools.pairwise(rounds):
         if earlier.incarnation == later.incarnation and earlier.attempt == later.attempt:
@@ -115,16 +128,16 @@ def _find_wrong_charges(world: SimulatedWorld) -> Iterator[str]:
                 yield f"{later} began after {certain[0]}, which was not charged"
 
 
-def _find_old_records(world: SimulatedWorld) -> Iterator[str]:
+def _find_old_records(run: RunRecord) -> Iterator[str]:
     """Records of past rounds are left, though the last round ran for long enough to delete them."""
-    last = world.training.rounds[-1] if world.training.rounds else None
-    if last is None or last.finished_at is None or world.had_fault(*_DISTURBING):
+    last = run.rounds[-1] if run.rounds else None
+    if last is None or last.finished_at is None or run.had_fault(*_DISTURBING):
         return
     passes = int((last.finished_at - last.began) / _PASS)
     if passes < last.number + 2:  # one pass for each round
         return
     prefix = f"/{last.incarnation}/round/"
-    for key in world.server.key_list():
+    for key in run.keys:
         _, found, rest = key.partition(prefix)
         if found and int(rest.partition("/")[0]) < last.number - 1:
             yield f"{key} is left, though {last} ran for {last.finished_at - last.began:.1f} s"
@@ -139,7 +152,7 @@ _FREE = (
 
 
 # By their names, which findings begin with.
-CHECKS: Mapping[str, Callable[[SimulatedWorld], Iterator[str]]] = {
+CHECKS: Mapping[str, Callable[[RunRecord], Iterator[str]]] = {
     "errors": endings.find_unexpected_errors,
     "time": _find_endless,
     "ranks": _find_wrong_ranks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import notifications
 from plaunch.agent.agent import SimpleElasticAgent
@@ -20,6 +20,7 @@ from plaunch_membership import DynamicRendezvousHandler
 from plaunch_restarts.policies import StandardRestartPolicy
 
 from plaunch_testing.simulation.health import SimulatedHealthChecks
+from plaunch_testing.simulation.record import NodeEvent
 from plaunch_testing.simulation.workers import SimulatedWorkers, WorkerTraits
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notification
     from plaunch.agent.notifier import Notifier
     from plaunch.agent.states import State
-    from plaunch.agent.worker import GroupInfo, RunResult, WorkerGroup
+    from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.rendezvous.job import Verdict
 
     from plaunch_testing.simulation.hub import SimulatedHost, SimulatedProcess
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 # store that is gone end one after the other.
 _AFTER_END = 30.0
 
-__all__ = ["JobOptions", "NodeEvent", "SimulatedNode"]
+__all__ = ["JobOptions", "SimulatedNode"]
 
 
 @dataclass(frozen=True)
@@ -68,26 +69,6 @@ class JobOptions:
     exclude_after: int | None = None
     exit_barrier_timeout: float = 60.0
     check_time: float | None = None
-
-
-class NodeEvent(NamedTuple):
-    """What an agent has told its listeners.
-
-    Args:
-        name: of the notification's class.
-        incarnation: of the job in the store.
-        group: the worker group at that time.
-        told: what it says beyond that, if it is checked.
-        lost: the node that was lost, if one was.
-        at: virtual seconds.
-    """
-
-    name: str
-    incarnation: str
-    group: GroupInfo
-    told: str
-    lost: str
-    at: float
 
 
 class _Agent(SimpleElasticAgent):
@@ -312,9 +293,11 @@ class SimulatedNode:
         return SimulatedHealthChecks(self._system.hub, self.process, takes)
 
     def _note_event(self, event: Notification) -> None:
-        agent, told, lost = self.agent, "", ""
+        agent, group, told, lost, world = self.agent, event.group, "", "", ""
         if isinstance(event, notifications.AfterRendezvous):
             told = f"{event.reason}; {event.decision}"
+            master = f"{group.master_addr}:{group.master_port}"
+            world = f"{group.group_world_size} nodes, rank 0 at {master}"
         elif isinstance(event, notifications.MembershipChanged):
             if event.change.kind is ChangeKind.LOST:
                 lost, told = event.change.node, event.change.reason
@@ -322,7 +305,9 @@ class SimulatedNode:
             told = event.outcome
         incarnation = "" if agent is None else agent.describe_round()[0]
         name, at = type(event).__name__, self._system.hub.now
-        self.events.append(NodeEvent(name, incarnation, event.group, told, lost, at))
+        self.events.append(
+            NodeEvent(name, incarnation, group.round, group.attempt, at, told, lost, world)
+        )
 
     def _create_workers(self, agent: _Agent, group: WorkerGroup) -> SimulatedWorkers:
         self.workers = SimulatedWorkers(

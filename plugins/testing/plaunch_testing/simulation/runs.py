@@ -88,6 +88,7 @@ class Simulator:
     def run(self, script: Script) -> RunReport:
         """Run a script, and judge it."""
         from plaunch_testing.simulation.checks import find_faults
+        from plaunch_testing.simulation.recording import record_run
         from plaunch_testing.simulation.world import SimulatedWorld
 
         world = SimulatedWorld(self.system, script)
@@ -101,7 +102,7 @@ class Simulator:
             world.run()
             return RunReport(
                 script,
-                find_faults(world),
+                find_faults(record_run(world)),
                 world.history,
                 {node.name: node.exit_code for node in world.nodes if node.exit_code is not None},
                 Counter(one.fault.kind.value for one in world.happened if one.had_effect),

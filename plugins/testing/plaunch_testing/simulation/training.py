@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+from plaunch_testing.simulation.record import StartedWorker
 
 if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerGroup
 
     from plaunch_testing.simulation.hub import Hub, SimulatedHost
+    from plaunch_testing.simulation.record import InjectedCause
 
-__all__ = ["CLOCK_TOLERANCE", "InjectedCause", "RoundPart", "TrainedRound", "Training"]
+__all__ = ["RoundPart", "TrainedRound", "Training"]
 
 # Seconds after the loss of a rank in which its peers fail, if they do.
 _PEERS_NOTICE = 1.0
 # Seconds after which workers that wait for a lost rank are reported as hanging.
 _HANG_TIMEOUT = 15.0
-_REPORTING = 2.0  # seconds within which nodes report their failures
-# Seconds by which clocks may differ, as docs/membership.md says, and some for reports on the way.
-CLOCK_TOLERANCE = 5.0 + 1.0
 
 
 class RoundPart(Protocol):
@@ -28,12 +27,14 @@ class RoundPart(Protocol):
     Attributes:
         group: the workers.
         host: where they run.
+        name: of the node.
         is_running: whether any of them does.
         trained: the round that they are in.
     """
 
     group: WorkerGroup
     host: SimulatedHost
+    name: str
     is_running: bool
     trained: TrainedRound | None
 
@@ -51,65 +52,20 @@ class RoundPart(Protocol):
         """All of them have finished a round."""
 
 
-@dataclass(frozen=True)
-class InjectedCause:
-    """Something that can end the attempt of a round by itself, or the consequence of that.
-
-    Args:
-        at: virtual seconds.
-        timestamp: the same on the wall clock of its host, which the nodes compare.
-        host: where it has happened.
-        rank: of the worker.
-        exitcode: of the worker.
-        is_certain: whether its node must report it: its workers were not being stopped.
-    """
-
-    at: float
-    timestamp: float
-    host: str
-    rank: int | None
-    exitcode: int
-    is_certain: bool
-
-    def is_before(self, other: InjectedCause) -> bool:
-        """Whether it came first, whatever the clocks of the hosts show.
-
-        If the clocks differ by more than the tolerance, the order is as exact as the times at which
-        the nodes report.
-        """
-        gap = other.at - self.at
-        skew = abs((other.timestamp - other.at) - (self.timestamp - self.at))
-        if skew < CLOCK_TOLERANCE - _REPORTING:
-            return gap > 0 and self.timestamp < other.timestamp
-        return gap > (_REPORTING if skew > CLOCK_TOLERANCE + _REPORTING else CLOCK_TOLERANCE)
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} on {self.host} with {self.exitcode} at {self.at:.3f} s"
-
-
 class TrainedRound:
     """The workers of one round on all nodes, as they really are.
 
     Args:
         key: the incarnation of the job in the store, the number of the round, and the attempt.
         world_size: the number of ranks.
-        master: the address and the port of the workers' store.
-        began: when the first of them started.
     """
 
-    def __init__(
-        self,
-        key: tuple[str, int, int],
-        world_size: int,
-        master: tuple[str | None, int | None],
-        began: float,
-    ) -> None:
+    def __init__(self, key: tuple[str, int, int], world_size: int) -> None:
         self.incarnation, self.number, self.attempt = key
         self.world_size = world_size
-        self.master = master
-        self.began = began
+        self.starts: list[StartedWorker] = []
         self.parts: list[RoundPart] = []
-        self.ranks: dict[int, RoundPart] = {}
+        self.ranks: set[int] = set()
         self.ends: dict[RoundPart, float] = {}  # when the workers of a node were gone
         self.causes: list[InjectedCause] = []
         self.consequences: list[InjectedCause] = []  # failures of peers of a lost rank
@@ -146,7 +102,6 @@ class Training:
 
     def __init__(self, hub: Hub, duration: float, *, peers_fail: bool) -> None:
         self.rounds: list[TrainedRound] = []
-        self.findings: list[str] = []
         self.hangs: list[float] = []  # when hangs were reported because peers wait for a lost rank
         self._hub = hub
         self._duration = duration
@@ -156,34 +111,20 @@ class Training:
     def start(self, part: RoundPart, key: tuple[str, int, int]) -> TrainedRound:
         """Workers of a node have started in a round."""
         world_size = part.group.workers[0].world_size
-        number = key[1]
         trained = self._current.get(key)
         if trained is None:
-            master = part.group.master_addr, part.group.master_port
-            trained = TrainedRound(key, world_size, master, self._hub.now)
-            self._current[key] = trained
+            trained = self._current[key] = TrainedRound(key, world_size)
             self.rounds.append(trained)
         trained.parts.append(part)
+        master = f"{part.group.master_addr}:{part.group.master_port}"
         for worker in part.group.workers:
-            rank = worker.global_rank
-            other = trained.ranks.get(rank)
-            if worker.world_size != trained.world_size:
-                self.findings.append(
-                    f"round {number}: {part.host.name} has a world of {worker.world_size}, others "
-                    f"one of {trained.world_size}"
-                )
-            if (part.group.master_addr, part.group.master_port) != trained.master:
-                self.findings.append(
-                    f"round {number}: {part.host.name} has another address of rank 0 than others"
-                )
-            if other is not None and other.is_running:
-                self.findings.append(
-                    f"round {number}: rank {rank} runs on {other.host.name} and {part.host.name}"
-                )
-            trained.ranks[rank] = part
+            rank, local_rank, size = worker.global_rank, worker.local_rank, worker.world_size
+            started = StartedWorker(
+                rank, local_rank, size, master, part.name, part.host.name, self._hub.now
+            )
+            trained.starts.append(started)
+            trained.ranks.add(rank)
         if len(trained.ranks) == world_size:
-            if set(trained.ranks) != set(range(world_size)):
-                self.findings.append(f"round {number}: ranks {sorted(trained.ranks)}")
             trained.completed_at = self._hub.now
             self._hub.call_later(self._duration, lambda: self._complete(trained))
         return trained

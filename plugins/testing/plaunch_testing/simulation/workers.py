@@ -14,7 +14,7 @@ from plaunch.process.failure import ProcessFailure
 from plaunch.process.watches import HeldProcesses
 
 from plaunch_testing.simulation.hub import EPOCH
-from plaunch_testing.simulation.training import InjectedCause
+from plaunch_testing.simulation.record import InjectedCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -75,6 +75,7 @@ class SimulatedRanks:
         self.group = group
         self.holds = HeldProcesses(describe=lambda pid: "")
         self.host: SimulatedHost = process.host
+        self.name = f"{process.host.name}.{process.pid}"
         self.is_running = False
         self.trained: TrainedRound | None = None
         self._process = process
