@@ -144,6 +144,20 @@ def _find_old_records(run: RunRecord) -> Iterator[str]:
             return
 
 
+def _find_lost_output(run: RunRecord) -> Iterator[str]:
+    """Lines of workers are lost, or in the wrong order, or lost without a message."""
+    is_cut = False
+    for one in run.outputs:
+        if one.problem:
+            yield f"{one.name}: {one.problem}"
+        if one.shown < one.wrote:
+            is_cut = True
+            if not one.may_be_cut:
+                yield f"{one.shown} of {one.wrote} lines of {one.name} have arrived"
+    if is_cut and run.is_loss_shown is False:
+        yield "output is missing, and no message says so"
+
+
 # Restarts for these are free, or take the place of one that is charged.
 _FREE = (
     *_DISTURBING, FaultKind.KILL_AGENT, FaultKind.LEAVE, FaultKind.JOIN, FaultKind.SIGNAL,
@@ -163,9 +177,11 @@ CHECKS: Mapping[str, Callable[[RunRecord], Iterator[str]]] = {
     "causes": endings.find_wrong_causes,
     "codes": endings.find_different_codes,
     "losses": endings.find_wrong_losses,
+    "explained": endings.find_unexplained_codes,
     "successes": endings.find_wrong_successes,
     "events": endings.find_different_events,
     "leftovers": endings.find_leftovers,
+    "output": _find_lost_output,
     "records": _find_old_records,
     "health": endings.find_unhealthy,
 }

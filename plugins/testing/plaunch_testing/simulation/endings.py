@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Outcome
@@ -13,12 +14,13 @@ from plaunch_testing.simulation.record import CLOCK_TOLERANCE
 from plaunch_testing.simulation.script import LINK_FAULTS, LOSSES, STORE_FAULTS, FaultKind
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterator, Mapping
 
     from plaunch_testing.simulation.record import (
+        FaultRecord,
         FirstFailure,
         NodeEvent,
-        NodeRecord,
+        AgentRecord,
         RoundRecord,
         RunRecord,
     )
@@ -29,6 +31,7 @@ __all__ = [
     "find_different_verdicts",
     "find_leftovers",
     "find_unexpected_errors",
+    "find_unexplained_codes",
     "find_unhealthy",
     "find_wrong_causes",
     "find_wrong_losses",
@@ -47,7 +50,7 @@ _EFFECT = 60.0
 class _Statement(NamedTuple):
     """What one node says of something that all nodes see alike."""
 
-    node: NodeRecord
+    node: AgentRecord
     text: str
 
 
@@ -58,7 +61,7 @@ class _Statements:
         self._first: dict[Hashable, _Statement] = {}
 
     def find_contradicted(
-        self, subject: Hashable, node: NodeRecord, text: str
+        self, subject: Hashable, node: AgentRecord, text: str
     ) -> _Statement | None:
         """Return the first statement about a subject if a node says something else."""
         first = self._first.setdefault(subject, _Statement(node, text))
@@ -97,12 +100,53 @@ def find_different_codes(run: RunRecord) -> Iterator[str]:
             yield f"exit codes differ: {named}"
 
 
-def _keeps_success(node: NodeRecord) -> bool:
+def find_unexplained_codes(run: RunRecord) -> Iterator[str]:
+    """A node ends with a code that no injected fault can explain."""
+    explained = {code for one in run.faults if one.had_effect for code in _explained(one)}
+    explained |= {int(ExitCode.HANG)} if run.hangs else set()
+    # Peers of a lost rank fail with their own codes.
+    explained |= {one.exitcode for each in run.rounds for one in each.consequences}
+    for node in run.nodes:
+        if node.exit_code and node.exit_code not in explained and not is_late(run, node):
+            yield f"{node.name} ends with {node.exit_code}, and no fault explains that"
+
+
+# What others end with after the loss of a node or of the store; a late one finds the job closed.
+_AFTER_LOSSES = (
+    128 + signal.SIGKILL, ExitCode.RENDEZVOUS_TIMEOUT, ExitCode.RENDEZVOUS_CLOSED,
+    ExitCode.CONTROL_PLANE_LOST,
+)  # fmt: skip
+_EXPLAINED: Mapping[FaultKind, tuple[int, ...]] = {
+    FaultKind.EARLY: (ExitCode.HANG,),
+    FaultKind.HANG: (ExitCode.HANG,),
+    FaultKind.UNKILLABLE: (ExitCode.UNKILLABLE_WORKER, *_AFTER_LOSSES),
+    FaultKind.SIGNAL: (128 + signal.SIGTERM, *_AFTER_LOSSES),
+    FaultKind.STOP_JOB: (128 + signal.SIGTERM, ExitCode.RENDEZVOUS_CLOSED),
+    FaultKind.LEAVE: (128 + signal.SIGTERM, *_AFTER_LOSSES),
+    FaultKind.UNHEALTHY: (ExitCode.NODE_EXCLUDED, *_AFTER_LOSSES),
+    FaultKind.COMMAND_KILLED: (128 + signal.SIGKILL,),
+    FaultKind.COMMAND_PAUSE: (ExitCode.COMMAND_SUSPENDED,),
+    **dict.fromkeys(LOSSES, _AFTER_LOSSES),
+}
+
+
+def _explained(fault: FaultRecord) -> set[int]:
+    """Return the exit codes that a fault can lead to."""
+    codes = set(map(int, _EXPLAINED.get(fault.kind, ())))
+    if fault.kind in (FaultKind.FAIL, FaultKind.KILLED):
+        # Nodes are excluded for them, and then there may be too few.
+        codes |= {fault.value if fault.value > 0 else 128 - fault.value, ExitCode.NODE_EXCLUDED}
+    elif fault.kind is FaultKind.COMMAND_SIGNAL:
+        codes.add(128 + fault.value)
+    return codes
+
+
+def _keeps_success(node: AgentRecord) -> bool:
     """Whether its workers had succeeded when its end was requested: it does not wait for others."""
     return node.is_success_sure and node.is_asked_to_end
 
 
-def _has_given_up_alone(run: RunRecord, node: NodeRecord) -> bool:
+def _has_given_up_alone(run: RunRecord, node: AgentRecord) -> bool:
     """Whether a node has waited in vain; others that come later continue the job without it."""
     if node.exit_code != ExitCode.RENDEZVOUS_TIMEOUT or node.verdict is not None:
         return False
@@ -116,7 +160,7 @@ def _has_given_up_alone(run: RunRecord, node: NodeRecord) -> bool:
     return sum(one.host not in away for one in others) + 1 < run.min_nodes
 
 
-def is_late(run: RunRecord, node: NodeRecord) -> bool:
+def is_late(run: RunRecord, node: AgentRecord) -> bool:
     """Whether a node has started after the end of the job was requested, or had come."""
     ends = [one.ended_at or 0.0 for one in run.nodes if one.exit_code is not None]
     ends += [one.at for one in run.with_effect(FaultKind.STOP_JOB)]
@@ -149,7 +193,7 @@ def find_different_verdicts(run: RunRecord) -> Iterator[str]:
     for node in run.nodes:
         if node.verdict is None or node.incarnation is None:
             continue
-        text = node.verdict.text
+        text = str(node.verdict)
         other = statements.find_contradicted(node.incarnation, node, text)
         if other is not None:
             yield f"the verdict is {other.text} on {other.node.name}, and {text} on {node.name}"
@@ -211,7 +255,7 @@ def _had_jump(run: RunRecord, trained: RoundRecord) -> bool:
     )
 
 
-def _had_loss(run: RunRecord, trained: RoundRecord, node: NodeRecord) -> bool:
+def _had_loss(run: RunRecord, trained: RoundRecord, node: AgentRecord) -> bool:
     """Whether a node or the store may have been lost in a round that a node has seen fail."""
     return any(
         one.at < (node.ended_at or one.at + 1.0) and one.at + one.lasts + _EFFECT > trained.began
@@ -257,7 +301,7 @@ def _place(event: NodeEvent) -> str:
     return f"round {event.round}, attempt {event.attempt}"
 
 
-def _find_wrong_end(node: NodeRecord) -> Iterator[str]:
+def _find_wrong_end(node: AgentRecord) -> Iterator[str]:
     ends = [event for event in node.events if event.name == "AgentFinished"]
     if len(ends) != 1 or ends[0] is not node.events[-1]:
         yield f"{node.name} tells {len(ends)} times that it has ended, or goes on after that"

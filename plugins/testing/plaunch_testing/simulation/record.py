@@ -6,8 +6,10 @@ All times are seconds on one clock that no fault changes, unless a field says ot
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch_testing.simulation.script import CHARGED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +22,7 @@ __all__ = [
     "FirstFailure",
     "InjectedCause",
     "NodeEvent",
-    "NodeRecord",
+    "AgentRecord",
     "OutputRecord",
     "RoundRecord",
     "RunRecord",
@@ -43,7 +45,6 @@ class FaultRecord:
         at: when.
         lasts: seconds until it was over, where it ends.
         had_effect: whether there was something that it could hit.
-        may_charge: whether a restart may be counted for it.
         value: an exit code or a signal, by kind.
     """
 
@@ -52,8 +53,12 @@ class FaultRecord:
     at: float
     lasts: float = 0.0
     had_effect: bool = True
-    may_charge: bool = False
     value: int = 0
+
+    @property
+    def may_charge(self) -> bool:
+        """Whether a restart may be counted for it."""
+        return self.had_effect and self.kind in CHARGED
 
 
 @dataclass(frozen=True)
@@ -200,17 +205,25 @@ class VerdictRecord(NamedTuple):
 
     Args:
         outcome: a value of `plaunch.rendezvous.JobOutcome`.
-        text: all of it, as nodes must have it alike.
+        reason: what happened.
+        no_restart: why there was no restart.
+        node: the node that found it.
         first: the first failure, if there is one.
     """
 
     outcome: str
-    text: str
+    reason: str
+    no_restart: str
+    node: str
     first: FirstFailure | None = None
+
+    def __str__(self) -> str:
+        first = None if self.first is None else f"{self.first.rank} with {self.first.exitcode}"
+        return f"{self.outcome} ({self.reason}; {self.no_restart}) of {self.node}, first {first}"
 
 
 @dataclass(eq=False)
-class NodeRecord:
+class AgentRecord:
     """One agent, from its start to its end.
 
     Args:
@@ -293,9 +306,9 @@ class RunRecord:
         unfinished: what has not ended in time; empty if the run is over.
         hangs: when hangs were reported because peers wait for a lost rank.
         keys: that are left in the store.
-        leftovers: processes and files that are left, beside those of `NodeRecord`.
+        leftovers: processes and files that are left, beside those of `AgentRecord`.
         outputs: lines that workers have written, and what has arrived of them.
-        is_loss_shown: whether a message says that output is missing.
+        is_loss_shown: whether a message says that output is missing; None if nothing could say it.
         precision: seconds by which the times of faults may be wrong.
     """
 
@@ -306,14 +319,14 @@ class RunRecord:
     latency: float = 0.0
     faults: Sequence[FaultRecord] = ()
     rounds: Sequence[RoundRecord] = ()
-    nodes: Sequence[NodeRecord] = ()
+    nodes: Sequence[AgentRecord] = ()
     errors: Sequence[str] = ()
     unfinished: Sequence[str] = ()
     hangs: Sequence[float] = ()
     keys: Sequence[str] = ()
     leftovers: Sequence[str] = ()
-    outputs: Sequence[OutputRecord] = field(default_factory=list)
-    is_loss_shown: bool = False
+    outputs: Sequence[OutputRecord] = ()
+    is_loss_shown: bool | None = None
     precision: float = 0.0
 
     def had_fault(self, *kinds: FaultKind) -> bool:

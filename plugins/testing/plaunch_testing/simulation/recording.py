@@ -9,7 +9,7 @@ from plaunch.process import ChildFailedError
 from plaunch_testing.simulation.record import (
     FaultRecord,
     FirstFailure,
-    NodeRecord,
+    AgentRecord,
     RoundRecord,
     RunRecord,
     VerdictRecord,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch_testing.simulation.training import TrainedRound
     from plaunch_testing.simulation.world import SimulatedWorld
 
-__all__ = ["describe_verdict", "record_run"]
+__all__ = ["record_run"]
 
 
 def record_run(world: SimulatedWorld) -> RunRecord:
@@ -41,7 +41,6 @@ def record_run(world: SimulatedWorld) -> RunRecord:
                 one.at,
                 one.fault.lasts,
                 one.had_effect,
-                one.may_charge,
                 one.fault.value,
             )
             for one in world.happened
@@ -55,19 +54,14 @@ def record_run(world: SimulatedWorld) -> RunRecord:
     )
 
 
-def describe_verdict(verdict: Verdict) -> VerdictRecord:
-    """Return what nodes must have alike of a verdict."""
+def _record_verdict(verdict: Verdict) -> VerdictRecord:
     found = None if verdict.first is None else verdict.failures.get(verdict.first)
     first = None
     if found is not None:
-        first = FirstFailure(
-            found.global_rank or 0, found.exitcode, found.began, found.is_consequence
-        )
-    text = (
-        f"{verdict.outcome} ({verdict.reason}; {verdict.no_restart}) of {verdict.node}, first "
-        f"{verdict.first} with {None if first is None else first.exitcode}"
+        first = FirstFailure(verdict.first or 0, found.exitcode, found.began, found.is_consequence)
+    return VerdictRecord(
+        verdict.outcome.value, verdict.reason, verdict.no_restart, verdict.node, first
     )
-    return VerdictRecord(verdict.outcome.value, text, first)
 
 
 def _find_unfinished(world: SimulatedWorld) -> list[str]:
@@ -95,7 +89,7 @@ def _record_round(trained: TrainedRound) -> RoundRecord:
     )
 
 
-def _record_node(node: SimulatedNode) -> NodeRecord:
+def _record_node(node: SimulatedNode) -> AgentRecord:
     leftovers = []
     if node.left_threads:
         leftovers.append(f"the threads {', '.join(node.left_threads)}")
@@ -105,7 +99,7 @@ def _record_node(node: SimulatedNode) -> NodeRecord:
         leftovers.append(f"{node.left_connections} connections to the store")
     workers, outcome = node.workers, node.outcome
     incarnation, last_round = node.last_round or (None, -1)
-    return NodeRecord(
+    return AgentRecord(
         node.name,
         node.host.name,
         node.started_at,
@@ -115,7 +109,7 @@ def _record_node(node: SimulatedNode) -> NodeRecord:
         isinstance(node.error, ChildFailedError),
         workers is not None and workers.succeeded_at is not None,
         "" if outcome is None else outcome.value,
-        None if node.verdict is None else describe_verdict(node.verdict),
+        None if node.verdict is None else _record_verdict(node.verdict),
         incarnation,
         last_round,
         events=node.events,

@@ -49,6 +49,12 @@ class FaultKind(enum.Enum):
     STORE_DOWN = "the store restarts"
     STORE_PAUSE = "the store is suspended"
     UNHEALTHY = "health checks fail"
+    # Of a command that drives the agents; no script has them.
+    COMMAND_SIGNAL = "the command receives a signal"
+    COMMAND_KILLED = "the command is killed"
+    COMMAND_PAUSE = "the command is suspended"
+    CONNECTION_LOSS = "a connection of the command breaks"
+    READER_PAUSE = "the reader of the output pauses"
 
 
 # After these, a node may not reach the store for a while.
@@ -58,7 +64,14 @@ STORE_FAULTS = (
     FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN, FaultKind.STORE_PAUSE,
 )  # fmt: skip
 # After these, a node may count as lost; each of them lasts for a while.
-LOSSES = (FaultKind.KILL_AGENT, FaultKind.CRASH, *LINK_FAULTS, *STORE_FAULTS)
+LOSSES = (
+    FaultKind.KILL_AGENT, FaultKind.CRASH, FaultKind.CONNECTION_LOSS, *LINK_FAULTS, *STORE_FAULTS,
+)  # fmt: skip
+# A restart may be counted for these.
+CHARGED = (
+    FaultKind.FAIL, FaultKind.KILLED, FaultKind.EARLY, FaultKind.HANG, FaultKind.RESTART_JOB,
+    *LOSSES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -187,7 +200,7 @@ class Choices(Protocol):
         """Return one of `seq`."""
 
 
-# Faults of nodes are chosen as often as they are listed.
+# Kinds are chosen as often as they are listed.
 _KINDS = (
     FaultKind.FAIL,
     FaultKind.FAIL,
@@ -224,13 +237,19 @@ _AT_REQUESTS = (FaultKind.KILL_AGENT, FaultKind.CRASH, *LINK_FAULTS)
 _LASTS = ((0.05, 2.0), (0.05, 2.0), (2.0, 8.0), (8.0, 40.0), (40.0, 90.0))
 
 
-def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> Script:
+def make_script(
+    choices: Choices,
+    seed: int,
+    store: StoreKind | None = None,
+    kinds: Sequence[FaultKind] = _KINDS,
+) -> Script:
     """Make a script of one to six faults.
 
     Args:
         choices: where its choices come from.
         seed: of the run.
         store: the kind of store; None to choose it.
+        kinds: the kinds of faults; one that is listed twice is chosen twice as often.
     """
     nodes = choices.choice((3, 3, 3, 2, 4))
     min_nodes = choices.choice((nodes, nodes - 1, max(nodes - 2, 1)))
@@ -241,7 +260,7 @@ def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> 
         # Faults come together more often than by chance.
         follows = bool(faults) and choices.choice((True, False, False))
         begin = faults[-1].at if follows else 0.0
-        faults.append(_make_fault(choices, nodes, begin, begin + 1.0 if follows else end))
+        faults.append(_make_fault(choices, nodes, kinds, begin, begin + 1.0 if follows else end))
     return Script(
         seed=seed,
         store=store or choices.choice(tuple(StoreKind)),
@@ -263,8 +282,10 @@ def make_script(choices: Choices, seed: int, store: StoreKind | None = None) -> 
     )
 
 
-def _make_fault(choices: Choices, nodes: int, begin: float, end: float) -> InjectedFault:
-    kind = choices.choice(_KINDS)
+def _make_fault(
+    choices: Choices, nodes: int, kinds: Sequence[FaultKind], begin: float, end: float
+) -> InjectedFault:
+    kind = choices.choice(kinds)
     value = 0
     if kind is FaultKind.FAIL:
         value = choices.choice((1, 1, 3, 17))

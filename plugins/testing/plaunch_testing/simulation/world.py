@@ -29,10 +29,6 @@ __all__ = ["HistoryLine", "SimulatedWorld"]
 
 # Of all jobs. The last two are shorter than the defaults, so that a run is shorter.
 _CONF = {"last_call_timeout": "2", "join_timeout": "60"}
-_CHARGED = (
-    FaultKind.FAIL, FaultKind.KILLED, FaultKind.EARLY, FaultKind.HANG, FaultKind.RESTART_JOB,
-    *LOSSES,
-)  # fmt: skip
 # Virtual seconds in which all must have ended after the last fault: a round forms within
 # `join_timeout`, may be left alone for `unreachable_timeout`, and the job has some attempts.
 END_BOUND = 600.0
@@ -58,11 +54,6 @@ class HappenedFault:
     had_effect: bool
     at: float
     host: SimulatedHost
-
-    @property
-    def may_charge(self) -> bool:
-        """Whether a restart may be counted for it."""
-        return self.had_effect and self.fault.kind in _CHARGED
 
 
 class _ReservedPort:
