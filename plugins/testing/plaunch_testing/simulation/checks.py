@@ -47,7 +47,7 @@ def _find_wrong_ranks(run: RunRecord) -> Iterator[str]:
                 yield f"{what} has another address of rank 0 than others"
             other = ranks.get(worker.rank)
             if other is not None and one.ends.get(other.node, worker.at + 1.0) > worker.at:
-                yield f"round {one.number}: rank {worker.rank} runs on {other.node} and {what}"
+                yield f"{what} runs rank {worker.rank}, which also runs on {other.node}"
             ranks[worker.rank] = worker
             nodes.setdefault(worker.node, set()).add(worker.rank - worker.local_rank)
         if not set(ranks) <= set(range(first.world_size)):

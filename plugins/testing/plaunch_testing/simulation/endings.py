@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
     from plaunch_testing.simulation.record import (
+        AgentRecord,
         FaultRecord,
         FirstFailure,
         NodeEvent,
-        AgentRecord,
         RoundRecord,
         RunRecord,
     )

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOCK_TOLERANCE",
+    "AgentRecord",
     "FaultRecord",
     "FirstFailure",
     "InjectedCause",
     "NodeEvent",
-    "AgentRecord",
     "OutputRecord",
     "RoundRecord",
     "RunRecord",
@@ -208,18 +208,23 @@ class VerdictRecord(NamedTuple):
         reason: what happened.
         no_restart: why there was no restart.
         node: the node that found it.
-        first: the first failure, if there is one.
+        first_key: under which the verdict has the first failure, if there is one.
+        first: that failure.
     """
 
     outcome: str
     reason: str
     no_restart: str
     node: str
+    first_key: int | None = None
     first: FirstFailure | None = None
 
     def __str__(self) -> str:
-        first = None if self.first is None else f"{self.first.rank} with {self.first.exitcode}"
-        return f"{self.outcome} ({self.reason}; {self.no_restart}) of {self.node}, first {first}"
+        code = None if self.first is None else self.first.exitcode
+        return (
+            f"{self.outcome} ({self.reason}; {self.no_restart}) of {self.node}, first "
+            f"{self.first_key} with {code}"
+        )
 
 
 @dataclass(eq=False)

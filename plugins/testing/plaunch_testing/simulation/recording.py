@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from plaunch.process import ChildFailedError
 
 from plaunch_testing.simulation.record import (
+    AgentRecord,
     FaultRecord,
     FirstFailure,
-    AgentRecord,
     RoundRecord,
     RunRecord,
     VerdictRecord,
@@ -58,9 +58,16 @@ def _record_verdict(verdict: Verdict) -> VerdictRecord:
     found = None if verdict.first is None else verdict.failures.get(verdict.first)
     first = None
     if found is not None:
-        first = FirstFailure(verdict.first or 0, found.exitcode, found.began, found.is_consequence)
+        first = FirstFailure(
+            found.global_rank or 0, found.exitcode, found.began, found.is_consequence
+        )
     return VerdictRecord(
-        verdict.outcome.value, verdict.reason, verdict.no_restart, verdict.node, first
+        verdict.outcome.value,
+        verdict.reason,
+        verdict.no_restart,
+        verdict.node,
+        verdict.first,
+        first,
     )
 
 
