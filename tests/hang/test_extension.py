@@ -229,15 +229,6 @@ def test_invalid_options(options, message):
         extensions(**options)
 
 
-def test_without_proc_hangs_cannot_be_found():
-    context = PluginContext("job", "role", "gpu-7", options={"hang_timeout": "10m"})
-    with pytest.raises(UsageError, match=r"--hang-timeout cannot find hangs on gpu-7, .*/proc"):
-        Hangs(has_table=lambda: False).plaunch_extensions(context)
-    assert (
-        Hangs(has_table=lambda: False).plaunch_extensions(PluginContext("job", "role", "a")) == []
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "timeout"),
     [

@@ -25,6 +25,7 @@ from plaunch.plugin.extensions import create_extensions
 from plaunch.plugin.kinds import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.plugin.policies import LaunchRestartPolicy, LaunchSignalPolicy
 from plaunch.process.components import ExitRules
+from plaunch.process.proc import check_table
 from plaunch.rendezvous.backend import JobSettings, RendezvousParameters, traits_of
 
 if TYPE_CHECKING:
@@ -189,9 +190,10 @@ def prepare(
         has_health_server: whether the caller has a server for torchrun's health check.
 
     Raises:
-        UsageError: a setting cannot be used.
+        UsageError: a setting cannot be used, or /proc does not show processes.
         PluginError: a plugin cannot be loaded, or has failed.
     """
+    check_table()
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     traits.check_endpoint(config.rdzv_backend, config.rdzv_endpoint, config.max_nodes)
     logs_specs = config.logs_specs

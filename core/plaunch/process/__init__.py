@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from plaunch.process.proc import children_by_parent as children_by_parent
     from plaunch.process.proc import find_field as find_field
     from plaunch.process.proc import find_variable as find_variable
-    from plaunch.process.proc import has_table as has_table
     from plaunch.process.proc import list_numbers as list_numbers
     from plaunch.process.proc import open_pidfd as open_pidfd
     from plaunch.process.proc import read_command as read_command
@@ -127,7 +126,7 @@ __getattr__, __dir__, __all__ = attach(
         ".outcomes": "RunProcsResult",
         ".own_process": "become_worker raise_descriptor_limit",
         ".proc": (
-            "Process children_by_parent find_field find_variable has_table list_numbers "
+            "Process children_by_parent find_field find_variable list_numbers "
             "open_pidfd read_command read_environ read_fds read_link read_masks read_name "
             "read_proc read_process read_stack read_stat read_table read_waiting_place "
             "wait_for_end"

@@ -8,8 +8,8 @@ import os
 import resource
 import sys
 
-from plaunch.process.marks import is_secret, process_line
-from plaunch.process.proc import PROC, find_identity, read_proc, read_stat
+from plaunch.process.marks import is_secret
+from plaunch.process.proc import PROC, read_proc, read_stat
 
 _HIGHEST_PRIORITY = -20
 _PR_SET_CHILD_SUBREAPER = 36
@@ -150,8 +150,7 @@ def become_worker(local_rank: int, *, tags: str | None = None, guard_fd: int | N
     Args:
         local_rank: the local rank of the worker.
         tags: its value of `JOBS_VARIABLE`; None if it already has that.
-        guard_fd: the pipe to the guard, to which the worker reports itself, as the launcher may be
-            gone by now. It is closed. None if the worker already has its tags.
+        guard_fd: the pipe to the guard, which is closed; None if the worker already has its tags.
     """
     if os.getsid(0) != os.getpid():
         os.setsid()
@@ -160,8 +159,6 @@ def become_worker(local_rank: int, *, tags: str | None = None, guard_fd: int | N
         hide_secrets()
     become_subreaper()  # otherwise, its orphans cannot be found while it runs
     if guard_fd is not None:
-        # The guard waits as long as a process holds the pipe. So the worker closes it only when the
-        # guard can find the worker.
-        with contextlib.suppress(OSError):  # the guard may be gone, too
-            os.write(guard_fd, process_line(local_rank, *find_identity(os.getpid())))
+        # The guard waits as long as a process holds the pipe. So the worker closes it only now,
+        # when the guard can find the worker by its title, even if the launcher is gone.
         os.close(guard_fd)

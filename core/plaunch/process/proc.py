@@ -308,9 +308,19 @@ def wait_for_end(pidfd: int, seconds: float) -> None:
         poller.poll(milliseconds(seconds))
 
 
-def has_table(proc: str = PROC) -> bool:
-    """Whether there is a /proc that lists processes."""
-    return os.path.exists(f"{proc}/self/stat") or os.path.exists(f"{proc}/{os.getpid()}/stat")
+def check_table(proc: str = PROC) -> None:
+    """Check that /proc lists processes; without it nobody can find what workers have started.
+
+    Raises:
+        UsageError: it does not, as in a chroot in which it is not mounted.
+    """
+    if not os.path.exists(f"{proc}/self/stat") and not os.path.exists(f"{proc}/{os.getpid()}/stat"):
+        from plaunch.errors import UsageError  # not in the guard
+
+        raise UsageError(
+            f"{proc} does not show processes here, and plaunch finds those of workers there; mount "
+            f"it: mount -t proc proc {proc}"
+        )
 
 
 def read_process(pid: int, proc: str = PROC) -> Process | None:

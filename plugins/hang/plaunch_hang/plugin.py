@@ -6,27 +6,21 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
-from plaunch.process import has_table
 
 from plaunch_hang.extension import HangExtension
 from plaunch_hang.options import ACTIONS, AUTO, hang_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from plaunch.agent import GroupInfo, WorkerInfo
     from plaunch.plugin import PluginContext
 
 
 class Hangs:
-    """The hooks of one launch.
+    """The hooks of one launch."""
 
-    Args:
-        has_table: whether /proc shows processes.
-    """
-
-    def __init__(self, has_table: Callable[[], bool] = has_table) -> None:
-        self._has_table = has_table
+    def __init__(self) -> None:
         self._extension: HangExtension | None = None
 
     @hookimpl
@@ -34,8 +28,7 @@ class Hangs:
         """Watch the launch, if a timeout is given.
 
         Raises:
-            UsageError: the timeout is invalid, an action is given without one, or hangs cannot be
-                found on this system.
+            UsageError: the timeout is invalid, or an action is given without one.
         """
         given, action = context.options.get("hang_timeout"), context.options.get("on_hang")
         if given is None:
@@ -48,11 +41,6 @@ class Hangs:
             timeout = hang_timeout(str(given))
         except ValueError as error:
             raise UsageError(f"hang_timeout: {error}") from None
-        if not self._has_table():
-            raise UsageError(
-                f"--hang-timeout cannot find hangs on {context.host}, because /proc does not show "
-                "processes there; mount it, or leave the option out"
-            )
         seconds = None if timeout == AUTO else float(timeout)
         self._extension = HangExtension(context, seconds, action or "warn")
         return [self._extension]

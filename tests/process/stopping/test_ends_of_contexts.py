@@ -105,16 +105,6 @@ def test_a_worker_closes_every_descriptor_that_it_has(start, family):
     assert family.alive() == []
 
 
-def test_without_a_process_table_groups_are_ended(start, family, method):
-    kinds = ("child", "stubborn")
-    reaper = Reaper(proc="/nonexistent")
-    context = start(method, kinds, "return", "return", components=ContextComponents(reaper=reaper))
-    assert not context.wait(60).is_failed()
-    reaper.close()
-    family.wait_until_gone()  # what is killed takes a moment, and nobody tells its end
-    expect(family, kinds, 2)
-
-
 def test_without_pidfds_nothing_is_left_either(start, family, method, monkeypatch):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     monkeypatch.delattr(os, "pidfd_open")

@@ -11,7 +11,7 @@ import signal
 
 import pytest
 from plaunch.process.proc import Process
-from plaunch.process.stopping.tree import ProcessGroups
+from plaunch.process.stopping.tree import ProcessTree
 
 BOUND = 60.0
 
@@ -84,7 +84,7 @@ def test_nothing_escapes(is_survived, launcher, kind, links, seconds, end, times
 # --- how a kill goes on ---------------------------------------------------------------------------
 
 
-class RestlessProcess(ProcessGroups):
+class RestlessProcess(ProcessTree):
     """Processes of which one is replaced by another after each signal, for a number of lives."""
 
     def __init__(self, lives, *, missed=0, rank=0):

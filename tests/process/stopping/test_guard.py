@@ -22,7 +22,7 @@ from plaunch.process.stopping.guard import is_forkable, start_guard
 from plaunch.process.stopping.guard_process import clear
 from plaunch.process.stopping.job import Job, Reaper
 from plaunch.process.stopping.stop import Sweep
-from plaunch.process.stopping.tree import ProcessGroups
+from plaunch.process.stopping.tree import ProcessTree
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
@@ -272,23 +272,6 @@ def test_nothing_outlives_a_launcher_that_is_killed(
     wait_until(lambda: folders_of(tmp_path) == [], lambda: f"the removal of {folders_of(tmp_path)}")
 
 
-def test_without_a_process_table_groups_are_killed(run_program, programs, family):
-    launcher = run_program(
-        "-c",
-        "import sys, time, descendants\n"
-        "from plaunch.process import ContextComponents, start_processes\n"
-        "from plaunch.process.stopping.job import Reaper\n"
-        f"argv = (descendants.__file__, {family.folder!r}, 'child,stubborn', 'wait')\n"
-        "components = ContextComponents(reaper=Reaper(proc='/nonexistent'))\n"
-        "context = start_processes('t', sys.executable, {0: argv, 1: argv},\n"
-        "                          components=components)\n"
-        "context.wait(600)\n",
-    )
-    family.wait_for("worker", 2)
-    launcher.kill()
-    family.wait_until_gone()
-
-
 BETWEEN = """\
 import os, signal, sys
 import descendants
@@ -296,7 +279,7 @@ from plaunch_multiprocessing import MultiprocessContext
 from plaunch.process import ContextComponents, SubprocessContext, start_processes
 from plaunch.process.stopping.job import Reaper
 
-folder, method, moment, proc = sys.argv[1:]
+folder, method, moment = sys.argv[1:]
 kind = SubprocessContext if method == "program" else MultiprocessContext
 start_worker, started = kind._start_worker, []
 
@@ -314,9 +297,8 @@ def starting(self, local_rank, *streams):
     return worker
 
 kind._start_worker = starting
-reaper = Reaper(proc=proc)
-components = ContextComponents(reaper=reaper)
-kinds = ("child", "execd") if proc == "/proc" else ("child",)
+components = ContextComponents(reaper=Reaper())
+kinds = ("child", "execd")
 if method == "program":
     argv = (descendants.__file__, folder, ",".join(kinds), "wait")
     start_processes("t", sys.executable, {0: argv, 1: argv}, components=components)
@@ -333,22 +315,12 @@ def test_a_launcher_is_killed_while_it_starts_workers(
     run_program, family, tmp_path, wait_until_alone, method, moment
 ):
     """Between two workers; and when it has not yet heard itself which worker it has started."""
-    launcher = run_program("-c", BETWEEN, family.folder, method, moment, "/proc")
+    launcher = run_program("-c", BETWEEN, family.folder, method, moment)
     assert launcher.wait(BOUND) == -signal.SIGKILL
     wait_until_alone()
     assert family.kinds().count("launcher") == 1
     assert family.alive() == []
     assert folders_of(tmp_path) == []
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_worker_makes_itself_known_if_the_launcher_cannot(
-    run_program, family, wait_until_alone, method
-):
-    """Without a process table nothing else would tell that it is there."""
-    launcher = run_program("-c", BETWEEN, family.folder, method, "untold", "/nonexistent")
-    assert launcher.wait(BOUND) == -signal.SIGKILL
-    wait_until_alone()
 
 
 def folders_of(tmp_path):
@@ -573,7 +545,12 @@ def test_the_guard_stays_until_every_process_is_classified():
     clock = Clock(0.0)
     killed = []
 
-    class Tree(ProcessGroups):
+    class Tree(ProcessTree):
+        has_no_orphans = True
+
+        def __init__(self):
+            pass
+
         def scan(self):
             return {0: [Process(5)]} if 0.15 < clock.now and not killed else {}
 

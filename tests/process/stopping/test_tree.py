@@ -7,10 +7,12 @@ import subprocess
 import threading
 
 import pytest
+from plaunch.errors import UsageError
 from plaunch.process.marks import ADOPTED
-from plaunch.process.proc import Process, has_table, read_children, read_process, read_table
+from plaunch.process.proc import Process, check_table, read_children, read_process, read_table
 from plaunch.process.stopping.evidence import Origin
-from plaunch.process.stopping.tree import ProcessGroups, make_tree
+from plaunch.process.stopping.job import Reaper
+from plaunch.process.stopping.tree import ProcessTree
 
 from helpers.clock import Clock
 
@@ -62,7 +64,7 @@ class Table:
         (self.folder / str(pid)).rmdir()
 
     def tree(self, *, leader=None, **options):
-        tree = make_tree(Origin(job=JOB.encode(), proc=str(self.folder), **options))
+        tree = ProcessTree(Origin(job=JOB.encode(), proc=str(self.folder), **options))
         if leader is not None:
             tree.add_leader(0, leader, 100)
         return tree
@@ -581,13 +583,16 @@ def test_what_cannot_be_read_is_left_out(table, stat):
 def test_the_real_table_has_this_process():
     own = read_table()[ME]
     assert (own.ppid, own.session, own.is_alive) == (os.getppid(), MY_SESSION, True)
-    assert has_table()
+    check_table()
 
 
-def test_without_a_table_there_are_groups(tmp_path):
-    assert read_table(str(tmp_path / "nothing")) == {}
-    assert not has_table(str(tmp_path))
-    assert isinstance(make_tree(Origin(job=JOB.encode(), proc=str(tmp_path))), ProcessGroups)
+def test_without_a_table_nothing_starts(tmp_path):
+    proc = str(tmp_path)
+    assert read_table(proc) == {}
+    with pytest.raises(UsageError, match=r"does not show processes here, .* mount -t proc proc "):
+        check_table(proc)
+    with pytest.raises(UsageError, match="does not show processes here"):
+        Reaper(proc=proc).begin()
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])

@@ -13,7 +13,7 @@ from plaunch.process.children import ProcessHandle
 from plaunch.process.proc import describe_process, read_process, read_state
 from plaunch.process.stopping.evidence import Origin
 from plaunch.process.stopping.stop_sequence import WorkerSession
-from plaunch.process.stopping.tree import make_tree
+from plaunch.process.stopping.tree import ProcessTree
 from plaunch.process.watches import HeldProcesses
 
 from helpers.processes import is_gone, wait_for_end
@@ -59,7 +59,7 @@ class FoundJob:
     """The processes of one worker, looked for at every question."""
 
     def __init__(self, pid, proc="/proc"):
-        self.tree = make_tree(Origin(job=b"0123456789ab", proc=proc))
+        self.tree = ProcessTree(Origin(job=b"0123456789ab", proc=proc))
         leader = read_process(pid)
         self.tree.add_leader(0, pid, -1 if leader is None else leader.start)
 
@@ -238,16 +238,6 @@ def test_a_zombie_is_not_an_orphan():
         os.kill(keeper, signal.SIGKILL)
         program.wait()
         program.stdout.close()
-
-
-def test_without_proc_the_process_group_is_checked(start, tmp_path):
-    program, [child] = start("plain")
-    session = session_of(program, proc=str(tmp_path / "nothing"))
-    program.kill()
-    wait_for_end(program.pid)
-    assert session.survivors() == [program.pid]
-    os.kill(child, signal.SIGKILL)
-    wait_until(lambda: is_gone(child), "the child is gone")
 
 
 def test_a_worker_that_must_not_be_signalled_is_logged(start, monkeypatch, caplog):

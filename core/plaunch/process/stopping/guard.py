@@ -315,7 +315,7 @@ class GuardKeeper:
         self._lines.pop(identity, None)
 
     def line_fd(self) -> int | None:
-        """Return the pipe to which a worker reports itself; None without a guard.
+        """Return the pipe which a worker holds until it can be found; None without a guard.
 
         It is close-on-exec, and belongs to the guard.
         """

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING
 from plaunch.process.own_process import hide_secrets, set_title
 from plaunch.process.proc import PROC, list_numbers
 from plaunch.process.stopping.evidence import Origin
-from plaunch.process.stopping.tree import make_tree
+from plaunch.process.stopping.tree import ProcessTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from plaunch.process.stopping.tree import ProcessGroups
 
 _POLL = 0.25  # seconds between two polls of the launcher without a pidfd
 _SHORT_PAUSE = 0.002  # seconds between two passes, at first
@@ -29,7 +27,7 @@ _LONG_PAUSE = 0.05
 _UNKILLABLE = 10.0  # seconds after SIGKILL after which the guard gives up
 _MANY_DESCRIPTORS = 1 << 12
 _SETTLED = 0.05  # seconds without a find, for children of processes that were just killed
-_LATE_COMER = 10.0  # seconds for a process that holds the pipe to report itself
+_LATE_COMER = 10.0  # seconds for a process that holds the pipe to get its title
 
 
 def run_guard(pipe: int, pidfd: int, launcher: int, proc: str = PROC) -> None:
@@ -77,7 +75,7 @@ def clear(state: GuardState, *, clock: Callable[[], float] = time.monotonic) -> 
         pause = min(pause * 1.5, _LONG_PAUSE)
 
 
-def _kill_all(tree: ProcessGroups | None) -> bool:
+def _kill_all(tree: ProcessTree | None) -> bool:
     """Kill everything that is found; return whether there was a process that may be killed."""
     if tree is None:
         return False
@@ -90,7 +88,7 @@ class GuardState:
     """What the guard has received through its end of the pipe."""
 
     def __init__(self, pipe: int, proc: str = PROC) -> None:
-        self.tree: ProcessGroups | None = None
+        self.tree: ProcessTree | None = None
         self.folder = ""
         self.pipe = pipe
         self.is_over = False  # whether no process holds the other end
@@ -124,7 +122,7 @@ class GuardState:
         if fields[0] == "job":
             _, job, since, has_forked, folder = fields
             path = "" if folder == "-" else os.fsdecode(bytes.fromhex(folder))
-            self.tree = make_tree(
+            self.tree = ProcessTree(
                 Origin(
                     job=job.encode(),
                     proc=self._proc,

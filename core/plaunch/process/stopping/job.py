@@ -22,10 +22,10 @@ from plaunch.process.marks import (
     owns_process,
 )
 from plaunch.process.own_process import become_subreaper
-from plaunch.process.proc import PROC, find_identity, has_table, read_children, read_process
+from plaunch.process.proc import PROC, check_table, find_identity, read_children, read_process
 from plaunch.process.stopping.evidence import Origin, ZombieReaper, reap
 from plaunch.process.stopping.guard import GuardKeeper, is_forkable
-from plaunch.process.stopping.tree import ProcessTree, make_tree
+from plaunch.process.stopping.tree import ProcessTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -52,9 +52,9 @@ class Job:
     def __init__(self, origin: Origin, guards: GuardKeeper, zombies: ZombieReaper) -> None:
         self._name = origin.job.decode()
         self._proc = origin.proc
-        self._tree = tree = make_tree(origin)
+        self._tree = tree = ProcessTree(origin)
         # The same tree, if this process inherits the orphans of the job.
-        self._adopter = tree if isinstance(tree, ProcessTree) and tree.is_adopter else None
+        self._adopter = tree if tree.is_adopter else None
         self._zombies = zombies
         self._guards = guards
         self._spared = origin.spared  # helpers are added
@@ -258,7 +258,11 @@ class Reaper:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
             poller: woken when the guard ends, so that the caller calls `guards.replace_killed`.
+
+        Raises:
+            UsageError: /proc does not show processes.
         """
+        check_table(self._proc)
         if not self._is_subreaper and owns_process():
             self._is_subreaper = become_subreaper()
         own = read_process(os.getpid(), self._proc)
@@ -267,7 +271,7 @@ class Reaper:
             proc=self._proc,
             since=0 if own is None else own.start,
             has_forked=has_forked,
-            adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
+            adopter=os.getpid() if self._is_subreaper else 0,
             is_init=os.getpid() == 1,
             clock=self._clock,
         )

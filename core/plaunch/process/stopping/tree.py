@@ -14,7 +14,6 @@ from plaunch.process.proc import (
     ancestors_of,
     children_by_parent,
     descend,
-    has_table,
     list_numbers,
     read_adopted,
     read_children,
@@ -35,120 +34,15 @@ _QUIET = 2  # passes in a row without a new process; the second one is for ids t
 _PASSES = 64
 
 
-class ProcessGroups:
-    """Finds the processes of one start of workers; this class, by the groups that workers lead."""
-
-    is_init = False  # whether this process inherits unrelated orphans as well
-
-    def __init__(self) -> None:
-        self._groups: dict[int, int] = {}
-
-    def add_leader(self, rank: int, pid: int, start: int) -> None:
-        """Record a worker, which leads its own session and group."""
-        del start
-        self._groups[rank] = pid
-
-    def scan(self) -> dict[int, list[Process]]:
-        """Return the living processes by local rank, workers included; here, one for each group."""
-        return {
-            rank: [Process(pid, pgrp=pid)] for rank, pid in self._groups.items() if _is_there(pid)
-        }
-
-    def orphans(self) -> dict[int, list[Process]]:
-        """Return the living processes of workers that have ended; may be cheaper than `scan`."""
-        return self.scan()
-
-    def is_sure(self) -> bool:
-        """Whether the last scan could judge every process; if not, one a second later can."""
-        return True
-
-    def _send(self, process: Process, signum: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the group is gone, as intended
-            os.killpg(process.pid, signum)
-
-    def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to processes; return those that this user may not signal."""
-        refused = []
-        for process in processes:
-            try:
-                self._send(process, signum)
-            except PermissionError:
-                refused.append(process)
-        return refused
-
-    def find_new(self) -> tuple[dict[int, list[Process]], bool]:
-        """Find the processes of the job that are new since the last scan or call.
-
-        There are none in groups: a new process of a group gets the signals of the group.
-
-        Returns:
-            The processes by local rank, and whether another one ended before it could be judged.
-        """
-        return {}, False
-
-    def is_quiet(self) -> bool:
-        """Whether no process of the job has come since the last scan."""
-        return not any(any(self.find_new()) for _ in range(_QUIET))
-
-    def kill_all(
-        self, found: Sequence[Process], *, ranks: Collection[int] | None = None
-    ) -> tuple[list[Process], list[Process]]:
-        """Kill `found`, and their forks that the signal has missed.
-
-        A process can fork and exit faster than all processes can be read. So whole groups get the
-        signal, which a fork cannot evade. Then only new processes are read, until there are none.
-
-        Args:
-            found: the first processes to kill, which the last scan has found.
-            ranks: the local ranks to kill; None means all.
-
-        Returns:
-            All processes that were found, and those that this user may not signal.
-        """
-        killed, refused = list(found), self.signal(found, signal.SIGKILL)
-        quiet = 0
-        for _ in range(_PASSES):
-            new_by_rank, has_missed = self.find_new()
-            new = [
-                process
-                for rank, processes in new_by_rank.items()
-                if ranks is None or rank in ranks
-                for process in processes
-            ]
-            if new:
-                killed += new
-                refused += self.signal(new, signal.SIGKILL)
-            quiet = 0 if new or has_missed else quiet + 1
-            if quiet == _QUIET:
-                break
-        return killed, refused
-
-
-def _is_there(pgrp: int) -> bool:
-    try:
-        os.killpg(pgrp, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # a member runs as another user, and counts
-    return True
-
-
-def make_tree(origin: Origin) -> ProcessGroups:
-    """Create the tree that finds the processes of a job as well as the system allows."""
-    return ProcessTree(origin) if has_table(origin.proc) else ProcessGroups()
-
-
-class ProcessTree(ProcessGroups):
-    """Finds processes in /proc: by session, by parent, by the tag in their environment.
+class ProcessTree:
+    """Finds the processes of one start of workers by session, by parent and by their tag.
 
     A process that was found once stays known, by id and start time, when its parents are gone. This
     process, its ancestors and the processes that `origin` spares are never found.
     """
 
     def __init__(self, origin: Origin) -> None:
-        super().__init__()
-        self.is_init = origin.is_init
+        self.is_init = origin.is_init  # whether this process inherits unrelated orphans as well
         self._proc = origin.proc
         self.is_adopter = origin.adopter != 0  # whether this process inherits the job's orphans
         self._adopter = origin.adopter
@@ -296,9 +190,6 @@ class ProcessTree(ProcessGroups):
         """Whether the adopter has, or may have, started a living child of its own."""
         return self._evidence.is_launchers(process)
 
-    def _send(self, process: Process, signum: signal.Signals) -> None:
-        process.send_signal(signum, self._proc)
-
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal to processes; return those that this user may not signal.
 
@@ -307,11 +198,54 @@ class ProcessTree(ProcessGroups):
         processes = list(processes)
         if signum == signal.SIGKILL:
             self._kill_groups(processes)
-        return super().signal(processes, signum)
+        refused = []
+        for process in processes:
+            try:
+                process.send_signal(signum, self._proc)
+            except PermissionError:
+                refused.append(process)
+        return refused
 
     def is_sure(self) -> bool:
-        """Whether the last scan could judge every process."""
+        """Whether the last scan could judge every process; if not, one a second later can."""
         return not self._evidence.is_unsure
+
+    def is_quiet(self) -> bool:
+        """Whether no process of the job has come since the last scan."""
+        return not any(any(self.find_new()) for _ in range(_QUIET))
+
+    def kill_all(
+        self, found: Sequence[Process], *, ranks: Collection[int] | None = None
+    ) -> tuple[list[Process], list[Process]]:
+        """Kill `found`, and their forks that the signal has missed.
+
+        A process can fork and exit faster than all processes can be read. So whole groups get the
+        signal, which a fork cannot evade. Then only new processes are read, until there are none.
+
+        Args:
+            found: the first processes to kill, which the last scan has found.
+            ranks: the local ranks to kill; None means all.
+
+        Returns:
+            All processes that were found, and those that this user may not signal.
+        """
+        killed, refused = list(found), self.signal(found, signal.SIGKILL)
+        quiet = 0
+        for _ in range(_PASSES):
+            new_by_rank, has_missed = self.find_new()
+            new = [
+                process
+                for rank, processes in new_by_rank.items()
+                if ranks is None or rank in ranks
+                for process in processes
+            ]
+            if new:
+                killed += new
+                refused += self.signal(new, signal.SIGKILL)
+            quiet = 0 if new or has_missed else quiet + 1
+            if quiet == _QUIET:
+                break
+        return killed, refused
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
         """Kill the groups in the workers' sessions that still have one of these members.
