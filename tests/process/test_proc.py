@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from plaunch.process.proc import (
     find_field,
     find_variable,
     list_numbers,
+    may_signal,
     read_command,
     read_fds,
     read_link,
@@ -100,3 +102,11 @@ def test_the_name_of_a_process_has_no_end_of_line(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "comm").write_text("python\n")
     assert (read_name(7, str(tmp_path)), read_name(8, str(tmp_path))) == ("python", "")
+
+
+def test_whether_a_process_may_be_signalled_is_found_without_a_signal():
+    with subprocess.Popen(["sleep", "600"]) as process:
+        assert may_signal(process.pid)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert may_signal(process.pid)  # it is gone, so that nothing forbids it

@@ -140,7 +140,7 @@ def timestamp_of(data: dict[str, Any], written_at: float, now: float) -> float:
 
 def _read_bounded(path: str) -> bytes:
     # Not blocking, and regular files only: a named pipe would block the launcher forever.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(f"{path!r} is not a regular file")

@@ -135,7 +135,7 @@ def _read_range(proc: str, first: int) -> tuple[int, int]:
 
 
 def _write_memory(proc: str, address: int, data: bytes) -> None:
-    memory = os.open(f"{proc}/self/mem", os.O_WRONLY | os.O_CLOEXEC)
+    memory = os.open(f"{proc}/self/mem", os.O_WRONLY)
     try:
         os.pwrite(memory, data, address)
     finally:

@@ -75,7 +75,7 @@ def find_variable(environ: bytes, name: str) -> str:
 def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
     """Read the fields of `stat` from the state on; empty if the process is gone."""
     try:
-        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY)
         try:
             data = os.read(fd, _STAT_BYTES)
         finally:

@@ -68,6 +68,15 @@ def wait_until_it_has_settled(pid):
     wait_until(lambda: not is_naming(), "the end of the guard's start")
 
 
+def test_it_reads_while_its_launcher_runs(guard):
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(guard.line_fd, b"no line of the launcher\n" * 100)
+    poller = select.poll()
+    poller.register(guard.line_fd, select.POLLOUT)
+    assert poller.poll(1000 * BOUND)
+
+
 def test_it_holds_nothing_of_the_launchers(start, guard, tmp_path):
     with open(tmp_path / "log", "w") as file:
         os.set_inheritable(file.fileno(), True)
