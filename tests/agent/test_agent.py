@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from plaunch.agent import RequestKind, RunResult, WorkerState, notifications
+from plaunch.agent.messages import WaitReporter
 from plaunch.agent.poller import LoopWatchdog
 from plaunch.errors import (
     RendezvousClosedError,
@@ -446,3 +447,31 @@ def test_a_delay_that_is_known_late_is_reported_once_and_no_longer_shown_after_a
         handler.release()
         assert agent.snapshot().waits_for == ""
     assert [one.seconds for one in agent.notifications.of(notifications.RestartDelayed)] == [600.0]
+
+
+def test_two_failures_soon_after_each_other_are_both_logged(caplog):
+    agent = PretendAgent(FakeRendezvous(), [FAILED], [FAILED], [SUCCEEDED], max_restarts=2)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    assert sum("restart" in message for message in caplog.messages) == 2
+
+
+def test_a_restart_has_no_time_limit_for_the_start():
+    clock = Clock()
+    reporter = WaitReporter(start_timeout=5, clock=clock)
+
+    class Agent(PretendAgent):
+        def _start_workers(self, worker_group):
+            clock.now += 10
+            return super()._start_workers(worker_group)
+
+    agent = Agent(FakeRendezvous(), [FAILED], [SUCCEEDED], max_restarts=1, wait_reporter=reporter)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    assert reporter.report(FakeRendezvous()) is None
+
+
+def test_what_holds_workers_is_sampled_while_they_run():
+    agent = PretendAgent(FakeRendezvous(), [lambda: None, SUCCEEDED])
+    sampled = []
+    agent._workers.holds.sample_if_due = lambda pids: sampled.append([*pids])
+    assert agent.run().state is WorkerState.SUCCEEDED
+    assert sampled

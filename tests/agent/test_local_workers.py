@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import RequestKind, WorkerState
@@ -354,3 +355,17 @@ def test_the_first_ctrl_c_leaves_other_workers_their_grace(end, node):
     result = end(interrupt, SAVING, max_restarts=0)
     assert result.state is WorkerState.FAILED
     assert node.has("saved.0")
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def test_late_exits_are_due_with_the_rest(node):
+    workers = node.agent(WAIT)._workers
+    assert workers.due() == workers.reaper.period  # before the first start
+    late_exits = SimpleNamespace(due=lambda: 0.25)
+    workers.context = SimpleNamespace(late_exits=late_exits, exit_fds=lambda: [0])
+    assert workers.due() == 0.25
+    late_exits.due = lambda: None
+    assert workers.due() == workers.reaper.period
+    workers.context = None

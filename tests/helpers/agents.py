@@ -58,12 +58,15 @@ class PretendAgent(SimpleElasticAgent):
         exit_barrier_timeout=300,
         watchdog=None,
         health_checks=None,
+        wait_reporter=None,
         **spec,
     ):
         self.notifications = RecordedNotifications()
         if max_restarts is None:
             max_restarts = getattr(handler, "max_restarts", 3)
         policies = {} if policy is None else {"signal_policy": policy}
+        if wait_reporter is not None:
+            policies["wait_reporter"] = wait_reporter
         super().__init__(
             WorkerSpec(
                 role="trainer",

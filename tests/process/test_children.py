@@ -406,3 +406,18 @@ def test_looking_is_seldom_while_nothing_happens(poller):
     poller.add(0, os.getpid(), has_ended)
     poller.wait(20)
     assert looks[-1] - looks[-4] > 0.045
+
+
+def test_a_wait_that_another_thread_ends_by_closing_returns():
+    poller = ExitPoller()
+    poller.close()
+    poller.wait(0)
+
+
+def test_a_descriptor_that_cannot_be_waited_for_is_an_error(poller):
+    """It would be waited for again and again."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, poller.own_fds()[2])  # other code has closed the selector's, and reused it
+    os.close(null)
+    with pytest.raises(OSError, match="Invalid argument"):
+        poller.wait(0)

@@ -337,3 +337,10 @@ def test_a_message_of_the_launcher_is_not_a_reply_of_the_worker():
     described = ProcessFailure(0, 42, 1, "", message="its result cannot be read")
     assert not described.has_reply
     assert described.text == "its result cannot be read"
+
+
+def test_the_first_failure_must_be_one_of_them():
+    failures = {0: failure_at(1), 1: failure_at(2)}
+    assert ChildFailedError("train.py", failures, first=1).get_first_failure()[0] == 1
+    with pytest.raises(UsageError, match=r"rank 2 is not among the failures of 'train\.py'"):
+        ChildFailedError("train.py", failures, first=2)

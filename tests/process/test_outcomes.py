@@ -55,3 +55,15 @@ def test_the_space_of_shared_memory_is_read_after_a_bus_error_only(tmp_path):
     assert total > 0
     assert failure.program == "/bin/python"
     assert outcomes.note(1).failure.shared_memory is None
+
+
+def test_a_worker_that_returned_nothing_valid_has_not_ended_with_0():
+    class Invalid(WorkerResults):
+        def take(self, local_rank, exitcode):
+            return "its result cannot be read"
+
+    outcomes = WorkerOutcomes("t", 1, LogsDest(), Invalid(), unranked_worker)
+    outcomes.workers[0] = Ended(100, 0)
+    failure = outcomes.note(0).failure
+    assert failure.exitcode == 1
+    assert failure.message == "its result cannot be read"

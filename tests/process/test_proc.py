@@ -11,6 +11,7 @@ import pytest
 from plaunch.process.proc import (
     find_field,
     find_variable,
+    is_waiting_for_child,
     list_numbers,
     may_signal,
     read_command,
@@ -110,3 +111,22 @@ def test_whether_a_process_may_be_signalled_is_found_without_a_signal():
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert may_signal(process.pid)  # it is gone, so that nothing forbids it
+
+
+@pytest.mark.parametrize(
+    ("name", "wchan", "is_waiting"),
+    [
+        *((name, "0", True) for name in ("ash", "bash", "busybox", "dash", "fish", "ksh", "mksh")),
+        *((name, "0", True) for name in ("sh", "tcsh", "zsh")),
+        ("python", "do_wait", True),
+        ("python", "ep_poll", False),
+        ("bash_script", "0", False),
+    ],
+)
+def test_shells_and_what_waits_for_a_child(tmp_path, name, wchan, is_waiting):
+    folder = tmp_path / "12"
+    folder.mkdir()
+    (folder / "stat").write_text(f"12 ({name}) S 1 12 12 0\n")
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "wchan").write_text(wchan)
+    assert is_waiting_for_child(12, str(tmp_path)) is is_waiting

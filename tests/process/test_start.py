@@ -9,7 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from plaunch.errors import LogDirectoryError, ProgramNotFoundError, RankMappingError, UsageError
+from plaunch.errors import (
+    LogDirectoryError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+    RankMappingError,
+    UsageError,
+)
 from plaunch.process import (
     ContextComponents,
     LogsDest,
@@ -18,6 +24,7 @@ from plaunch.process import (
     SubprocessContext,
     start_processes,
 )
+from plaunch.process.start import start_program
 from plaunch_multiprocessing import MultiprocessContext
 
 from helpers.logs_specs import NoFiles
@@ -333,3 +340,28 @@ def test_two_echoes_as_a_program(temporary, capfd):
     assert read(result.stdouts[1]) == "world\n"
     assert result.stdouts[1].startswith(str(temporary) + os.sep)
     assert result.stderrs == {0: "", 1: ""}
+
+
+def test_a_program_leads_a_session_of_its_own():
+    code = "import os, sys; sys.exit(os.getsid(0) != os.getpid())"
+    program = start_program(sys.executable, ["-c", code], {}, None, None, 0)
+    assert program.wait(BOUND) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [
+        ("#!/bin/sh\n", 0o644, "it may not be executed by this user; see chmod"),
+        ("no script", 0o755, "it is neither a binary for this system nor a script that"),
+        (None, 0o755, "it is a directory"),
+    ],
+)
+def test_why_a_program_cannot_be_executed(tmp_path, content, mode, why):
+    path = tmp_path / "program"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    path.chmod(mode)
+    with pytest.raises(ProgramNotExecutableError, match=why):
+        start_program(str(path), [], {}, None, None, 0)

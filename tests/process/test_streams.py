@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from plaunch.process import OutputCounts
-from plaunch.process.streams import OutputStats
+from plaunch.process.streams import LastOutput, OutputStats
 
 
 class Counted:
@@ -37,3 +37,15 @@ def test_what_each_worker_wrote_counts_from_its_start():
     stats.follow(Counted(10, 0, 0, {0: 4, 1: 6}))
     stats.follow(Counted(1, 0, 0, {0: 1, 1: 0}))
     assert stats.counts() == OutputCounts(11, 0, 0, {0: 1, 1: 0})
+
+
+def test_a_hurried_stop_hurries_the_streams():
+    class Slow:
+        hurried = 0
+
+        def escalate(self):
+            self.hurried += 1
+
+    streams = Slow()
+    LastOutput(streams, lambda: None, shows_rest=True).escalate()
+    assert streams.hurried == 1

@@ -464,7 +464,9 @@ def test_the_console_shows_the_addition_below_lines_that_it_has_shown(device_fau
     assert "GPU 3" in ChildFailedError("train.py", {0: shown}).for_console()
 
 
-@pytest.mark.parametrize("failure", [{"exitcode": 1}, {"exitcode": -6, "host": "another"}])
+@pytest.mark.parametrize(
+    "failure", [{"exitcode": 0}, {"exitcode": 1}, {"exitcode": -6, "host": "another"}]
+)
 def test_a_site_adds_only_to_failures_by_signals_on_its_host(device_faults, failure):
     str(child_failed(**failure))
     assert device_faults == []

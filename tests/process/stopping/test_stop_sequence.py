@@ -396,6 +396,14 @@ def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
     ]
 
 
+def test_what_a_shell_leaves_without_a_program_has_no_grace(world):
+    """Its program has ended before it; what is left is a daemon."""
+    world.worker(is_wrapper=True, leaves=[78], daemons=[78], orphans_die_of=[KILL])
+    world.climb(world.sequence(grace=30))
+    assert world.signals()[-1] == ("SIGKILL", "all")
+    assert world.now < 5
+
+
 def test_orphans_of_a_shells_program_are_killed_soon_after_it(world):
     leaves = {"leaves": [77, 78], "daemons": [78], "orphans_die_of": [KILL]}
     shell = world.worker(is_wrapper=True, **leaves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 
@@ -608,3 +609,13 @@ def test_a_signal_goes_to_the_very_process_only(run_program, monkeypatch, has_pi
     monkeypatch.undo()  # `wait` may need what the process must not
     assert program.wait(60) == -9
     assert not process.send_signal(9)
+
+
+def test_a_group_is_not_killed_for_a_member_whose_number_was_reused(table, run_program):
+    program = run_program("-c", "input()", stdin=-1, start_new_session=True)
+    table.add(program.pid, start=200)
+    tree = table.tree()
+    tree.add_leader(0, program.pid, 200)
+    gone = Process(program.pid, ME, program.pid, program.pid, "S", 100)
+    assert tree.signal([gone], signal.SIGKILL) == []
+    assert program.poll() is None
