@@ -83,6 +83,19 @@ def test_no_message_names_a_thread():
         assert not pattern.search(words.replace("plaunch-report: error:", "")), message
 
 
+def test_messages_go_to_the_log_of_the_launcher():
+    """Loggers with another name have neither its format nor its level."""
+    names = {
+        ast.unparse(node.args[0]) if node.args else ""
+        for tree in parse_all().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger"
+    }
+    # The root logger, that of torch's events, and one whose name a program gives.
+    others = {"", "f'torchelastic-events-{destination}'", "name"}
+    assert names == {"'plaunch'", *others}
+
+
 def test_no_message_names_an_internal_class():
     internal = own_classes()
     for message in find_messages():

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MARKERS = "not slow and not heavy and not exhaustive and not gpu"
 CPU_SECONDS = 60.0  # for the tests of one change
-TEST_SECONDS = 45.0  # that chosen tests took, while they were recorded
-NEAR_SECONDS = 20.0  # for those of the same room
+# Seconds that chosen tests took, while they were recorded.
+NEAR_SECONDS = 20.0
+OTHER_SECONDS = 20.0
+REST_SECONDS = 10.0
 LEAST_SECONDS = 30.0  # for a test that runs without a change
 WALL_SECONDS = 300.0
 SIMULATION_CPU_SECONDS = 60.0
@@ -141,30 +143,40 @@ class Mutator:
                 return result
 
     def choose(self, mutation: Mutation) -> list[TestChoice]:
-        """Return the tests of the room, then those of others."""
+        """Return the tests of the line in its room, those of other rooms, and the rest of its room.
+
+        The latter, because a process that is killed leaves no record, nor does what runs at import.
+        """
         with self._lock:
-            tests = self._map.covering(mutation.module, mutation.covered)
-        if not tests and not mutation.covered:
-            # Only names and values, which no function of the module uses: the tests of the room.
-            room = os.path.dirname(self.test_path(mutation.module)) + "/"
-            with self._lock:
-                tests = {each for each in self._map.passed() if each.path.startswith(room)}
-        usable = [
-            test
-            for test in tests
-            if test.nodeid != SIMULATION
+            covering = self._map.covering(mutation.module, mutation.covered)
+            tests = {test for test in covering | self._map.passed() if self.is_usable(test)}
+        covering &= tests
+        near_file = self.test_path(mutation.module)
+        room = os.path.dirname(near_file)
+        near = [test for test in tests if os.path.dirname(test.path) == room]
+        near.sort(key=lambda test: (distance(test.path, near_file), test.seconds, test.nodeid))
+        files = [near_file] if (self._project.tree / near_file).exists() else []
+        chosen: set[str] = set()
+        choices = []
+        for found, limit, new in (
+            ([test for test in near if test in covering], NEAR_SECONDS, files),
+            (take_turns(list(covering)), OTHER_SECONDS, []),
+            (near, REST_SECONDS, []),
+        ):
+            choice = TestChoice.of(
+                [each for each in found if each.nodeid not in chosen], limit, new
+            )
+            chosen.update(choice.seconds)
+            choices.append(choice)
+        return choices
+
+    def is_usable(self, test: CoveringTest) -> bool:
+        """Return whether a test passes without a change, and still exists."""
+        return (
+            test.nodeid != SIMULATION
             and self._trusted.get(test.nodeid, True)
             and (self._project.tree / test.path).exists()
-        ]
-        near_file = self.test_path(mutation.module)
-        near_files = [near_file] if (self._project.tree / near_file).exists() else []
-        room = os.path.dirname(near_file)
-        near = [test for test in usable if os.path.dirname(test.path) == room]
-        near.sort(key=lambda test: (test.path != near_file, test.seconds, test.nodeid))
-        first = TestChoice.of(near, NEAR_SECONDS, near_files)
-        others = [test for test in usable if test.nodeid not in first.seconds]
-        spent = sum(first.seconds.values())
-        return [first, TestChoice.of(take_turns(others), TEST_SECONDS - spent, [])]
+        )
 
     def test_path(self, module: str) -> str:
         """Return the path of the tests of a module, if there are some."""
@@ -209,6 +221,12 @@ class Mutator:
                 self._trusted[test] = code in (0, 5)
                 self._trusted_path.write_text(json.dumps(self._trusted, indent=0))
         return self._trusted[test]
+
+
+def distance(path: str, near_file: str) -> int:
+    """Return how far a module of tests is from that with the same name as the changed module."""
+    name, near = Path(path).stem, Path(near_file).stem
+    return 0 if name == near else 1 if near.startswith(name) or name.startswith(near) else 2
 
 
 def take_turns(tests: list[CoveringTest]) -> list[CoveringTest]:

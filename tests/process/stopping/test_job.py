@@ -342,6 +342,23 @@ def test_a_sweep_does_not_wait_for_an_environment_that_is_not_there(blank, sleep
     assert program.poll() is None
 
 
+BEGIN = "reaper = Reaper(use_guard=False)\njob = reaper.begin()\n"
+EARLIER_CHILD = """\
+# It shows nothing of the launcher, and no object stands for it.
+child = os.posix_spawn("/bin/sleep", ["sleep", "600"], {}, setsid=True)
+"""
+SWEPT_AROUND = """\
+left = sweep(job, (), 60)
+print(left, os.path.exists(f"/proc/{child}"))
+"""
+
+
+def test_children_that_the_launcher_had_before_are_no_orphans():
+    code = TEND.replace(BEGIN, EARLIER_CHILD + BEGIN) + SWEPT_AROUND + "os.kill(child, 9)"
+    assert run(code, "own") == ["[]", "True"]
+    assert run(TEND + EARLIER_CHILD + SWEPT_AROUND, "own") == ["[]", "False"]  # a later one is
+
+
 def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_program):
     """Between its two environments it has none, and leads a session of its own."""
     launcher = run_program(
