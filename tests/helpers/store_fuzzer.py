@@ -261,11 +261,11 @@ class FrameMaker:
 _CODES = [code for code in Code if code is not Code.WAIT]
 
 
-def hello(session=b"", nonce=b"n" * frames.NONCE_SIZE):
+def hello(session=b"", nonce=b"n" * frames.NONCE_SIZE, proof=b""):
     """Return the first frame of a client."""
     versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
     resumes = frames.u8(len(session)), session
-    return frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, *resumes)
+    return frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, *resumes, proof)
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -290,8 +290,8 @@ class Attacker:
         self._received = FrameBuffer()
         self._is_greeting = choose.random() < 0.95
         self._patience = choose.choice((3, 30, 300, 3000))  # frames until it ends
-        if self._is_greeting:
-            self._send(hello(session))
+        if self._is_greeting and choose.random() < 0.05:  # as if the challenge were late
+            self._send(hello()[: -frames.NONCE_SIZE - 1])
 
     def step(self):
         """Send something, read something, or end."""
@@ -368,7 +368,7 @@ class Attacker:
                 proof = self._authenticator.client_proof(b"n" * frames.NONCE_SIZE, nonce)
                 if self._choose.random() < 0.05:
                     proof = self._choose.randbytes(32)
-                data = frames.frame(MessageKind.PROOF, proof)
+                data = hello(self.session, proof=proof)
                 if self._choose.random() < 0.3:
                     data += self._packet()
                 self._send(data)

@@ -43,9 +43,9 @@ def memory(pid):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def hello(session=b""):
-    versions = frames.u16(1), frames.u16(1)
-    fields = frames.MAGIC, *versions, os.urandom(32), frames.u8(len(session)), session
+def hello(session=b"", proof=b""):
+    versions = frames.u16(frames.VERSION), frames.u16(frames.VERSION)
+    fields = frames.MAGIC, *versions, os.urandom(32), frames.u8(len(session)), session, proof
     return frames.frame(MessageKind.HELLO, *fields)
 
 
@@ -58,10 +58,10 @@ def attack(kind, chance, port):
     """Connect once, and try to write without the token; return the open connection."""
     sock = socket.create_connection(("127.0.0.1", port), 20)
     data = {
-        "no proof": hello() + frames.frame(MessageKind.PROOF) + writes(),
-        "a guess": hello() + frames.frame(MessageKind.PROOF, chance.randbytes(32)) + writes(),
+        "no proof": hello() + writes(),
+        "a guess": hello(proof=chance.randbytes(32)) + writes(),
         "no greeting": writes(),
-        "a guessed session": hello(chance.randbytes(16)) + writes(),
+        "a guessed session": hello(chance.randbytes(16), chance.randbytes(32)) + writes(),
         "half a frame": hello()[: chance.randrange(1, 60)],
         "a huge frame": (0xFFFFFFF0).to_bytes(4, "big") + b"x" * 4096,
         "noise": chance.randbytes(chance.randrange(1, 4096)),

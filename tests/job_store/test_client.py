@@ -13,7 +13,7 @@ from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_job_store import frames
 from plaunch_job_store.authentication import Authenticator
 from plaunch_job_store.client import StoreClient
-from plaunch_job_store.client_greeting import StoreRefusedError
+from plaunch_job_store.client_greeting import ClientGreeting, StoreRefusedError
 from plaunch_job_store.frames import Code, MessageKind, Operation
 from plaunch_job_store.limits import MAX_VALUE
 from plaunch_job_store.store import JobStore
@@ -44,7 +44,7 @@ def served(serve):
     return serve()
 
 
-def hello(version=frames.VERSION):
+def hello(version=frames.VERSION, proof=b""):
     return frames.frame(
         MessageKind.HELLO,
         frames.MAGIC,
@@ -52,7 +52,42 @@ def hello(version=frames.VERSION):
         frames.u16(version),
         b"n" * frames.NONCE_SIZE,
         frames.u8(0),
+        proof,
     )
+
+
+# Of a client that has not received the challenge yet.
+QUESTION = frames.frame(
+    MessageKind.HELLO, frames.MAGIC, frames.u16(frames.VERSION), frames.u16(frames.VERSION)
+)
+
+
+class PassingSocket:
+    """A connection that notes the bytes and the frames that pass."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self.sent = self.received = b""
+        self.kinds = []
+
+    def settimeout(self, timeout):
+        self._sock.settimeout(timeout)
+
+    def sendall(self, data):
+        self.sent += data
+        self._note("sent", data)
+        self._sock.sendall(data)
+
+    def recv(self, size):
+        data = self._sock.recv(size)
+        self.received += data
+        self._note("received", data)
+        return data
+
+    def _note(self, way, data):
+        found = frames.FrameBuffer()
+        found.feed(data)
+        self.kinds += [(way, kind) for kind, _ in found.frames()]
 
 
 class Relay:
@@ -443,7 +478,7 @@ class TestEndOfASession:
         hold = frames.encode_operations([Operation(Code.HOLD, "beat", b"1")])
         request = frames.frame(MessageKind.REQUEST, frames.u64(1), hold)
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(MessageKind.PROOF) + request)
+            sock.sendall(hello() + request)
             assert other.wait("beat", 10) == b"1"
             assert not lost.wait(0.1)
         began = time.monotonic()
@@ -455,7 +490,7 @@ class TestEndOfASession:
         lost = threading.Event()
         other = JobStore(served.client(on_loss=lost.set))
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(MessageKind.PROOF))
+            sock.sendall(hello())
             wait_until(lambda: other.count_sessions() == 2, "it has a session")
         wait_until(lambda: other.count_sessions() == 1, "it has ended")
         assert not lost.is_set()
@@ -520,6 +555,84 @@ class TestValues:
             store.set("k", b"x" * 20_000)
 
 
+class TestGreeting:
+    """The server speaks first: one message of the client, one answer."""
+
+    @staticmethod
+    def recorded(served):
+        """Greet a server, and return what has passed."""
+        with served.dial(5) as sock:
+            recorded = PassingSocket(sock)
+            deadline = time.monotonic() + BOUND
+            greeting = ClientGreeting(recorded, Authenticator(TOKEN, "job"), "here", deadline)
+            assert len(greeting.greet(b"")) == frames.SESSION_SIZE
+        return recorded
+
+    def test_takes_one_message_and_its_answer(self, serve):
+        assert self.recorded(serve(token=TOKEN)).kinds == [
+            ("received", MessageKind.CHALLENGE),
+            ("sent", MessageKind.HELLO),
+            ("received", MessageKind.WELCOME),
+        ]
+
+    def test_a_recorded_one_is_refused_by_another_connection(self, serve):
+        served = serve(token=TOKEN)
+        write = frames.encode_operations([Operation(Code.SET, "k", b"v")])
+        request = frames.frame(MessageKind.REQUEST, frames.u64(1), write)
+        data = self.recorded(served).sent + request
+        with served.dial(5) as sock:
+            sock.sendall(data)
+            received = frames.FrameBuffer()
+            while data := sock.recv(1000):
+                received.feed(data)
+        assert [kind for kind, _ in received.frames()] == [
+            MessageKind.CHALLENGE,
+            MessageKind.REFUSED,
+        ]
+        assert JobStore(served.client()).multi_get(["k"]) == [None]
+
+    def test_a_server_that_repeats_an_answer_is_refused(self, serve):
+        recorded = self.recorded(serve(token=TOKEN))
+        client, server = socket.socketpair()
+        with client, server:
+            server.sendall(recorded.received)
+            deadline = time.monotonic() + BOUND
+            greeting = ClientGreeting(client, Authenticator(TOKEN, "job"), "here", deadline)
+            with pytest.raises(StoreRefusedError, match="does not know the token"):
+                greeting.greet(b"")
+
+    def test_a_server_of_an_older_version_is_asked_and_says_so(self):
+        """It waits for the first message of the client."""
+        client, server = socket.socketpair()
+        with client, server:
+            refused = frames.frame(MessageKind.REFUSED, frames.text("install the same plaunch"))
+
+            def serve():
+                assert server.recv(1000) == QUESTION
+                server.sendall(refused)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            deadline = time.monotonic() + BOUND
+            greeting = ClientGreeting(client, Authenticator(None, "job"), "here", deadline)
+            with pytest.raises(StoreRefusedError, match="install the same plaunch"):
+                greeting.greet(b"")
+            thread.join()
+
+    def test_a_client_of_an_older_version_is_refused_with_the_reason(self, served):
+        old = (frames.MAGIC, frames.u16(1), frames.u16(1), b"n" * frames.NONCE_SIZE, frames.u8(0))
+        with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
+            sock.sendall(frames.frame(MessageKind.HELLO, *old))
+            received = frames.FrameBuffer()
+            while data := sock.recv(1000):
+                received.feed(data)
+        # It reads the challenge as that of its own version, and then why it is refused.
+        (challenge, fields), (refused, reason) = received.frames()
+        assert (challenge, refused) == (MessageKind.CHALLENGE, MessageKind.REFUSED)
+        assert fields.take(len(frames.MAGIC)) == frames.MAGIC
+        assert "install the same plaunch" in reason.text()
+
+
 class TestToken:
     def test_with_the_same_one(self, serve):
         served = serve(token=TOKEN)
@@ -550,7 +663,7 @@ class TestStrangers:
             frames.frame(MessageKind.HELLO, b"plaunch stare", b"\0" * 40),
             hello(version=9),
             hello() + hello(),
-            hello() + frames.frame(MessageKind.BYE),
+            QUESTION + frames.frame(MessageKind.BYE),
         ],
     )
     def test_what_is_no_greeting_is_refused(self, served, sent):
@@ -585,7 +698,7 @@ class TestStrangers:
             frames.encode_operations([Operation(Code.SET, "k", b"v")]),
         )
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(MessageKind.PROOF, b"p" * 32) + request)
+            sock.sendall(hello(proof=b"p" * 32) + request)
             while sock.recv(1000):
                 pass
         assert store.multi_get(["k"]) == [None]
@@ -637,7 +750,7 @@ class TestSlowReader:
         store.set("k", b"x" * (1 << 20))
         get = frames.encode_operations([Operation(Code.GET, "k")] * 4)
         with socket.create_connection(("127.0.0.1", served.port), 5) as sock:
-            sock.sendall(hello() + frames.frame(MessageKind.PROOF))
+            sock.sendall(hello())
             time.sleep(0.1)
             for number in range(1000):
                 sock.sendall(frames.frame(MessageKind.REQUEST, frames.u64(number), get))

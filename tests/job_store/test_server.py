@@ -20,6 +20,7 @@ from plaunch_job_store.limits import (
     MAX_BUFFERED,
     MAX_OPERATIONS,
     MAX_VALUE,
+    SILENCE_TIMEOUT,
 )
 from plaunch_job_store.server import StoreServer
 from plaunch_job_store.table import StoreTable
@@ -93,7 +94,7 @@ class Serving:
 
     def client(self, session=b""):
         peer = self.connect()
-        peer.send(hello(session) + frames.frame(MessageKind.PROOF))
+        peer.send(hello(session))
         peer.expect(MessageKind.CHALLENGE)
         peer.session = peer.expect(MessageKind.WELCOME).take(frames.SESSION_SIZE)
         return peer
@@ -140,6 +141,12 @@ def hello(session=b""):
     return frames.frame(MessageKind.HELLO, frames.MAGIC, version, version, nonce, *resumes)
 
 
+# Of a client that has not received the challenge yet.
+QUESTION = frames.frame(
+    MessageKind.HELLO, frames.MAGIC, frames.u16(frames.VERSION), frames.u16(frames.VERSION)
+)
+
+
 def request(number, *operations):
     return frames.frame(
         MessageKind.REQUEST, frames.u64(number), frames.encode_operations(operations)
@@ -166,8 +173,8 @@ class TestOneConnection:
 
     @pytest.mark.parametrize(
         "after",
-        [BYE, hello(), frames.frame(MessageKind.PROOF), request(2, get("k")), b"\0" * 40],
-        ids=["bye", "hello", "proof", "request", "garbage"],
+        [BYE, hello(), hello()[:20], request(2, get("k")), b"\0" * 40],
+        ids=["bye", "hello", "half", "request", "garbage"],
     )
     def test_bye_and_another_frame_in_one_packet(self, serve, after):
         clock = Clock()
@@ -183,10 +190,36 @@ class TestOneConnection:
     def test_bye_before_the_end_of_the_greeting(self, serving):
         other = serving.client()
         peer = serving.connect()
-        peer.send(hello() + BYE + BYE)
+        peer.send(QUESTION + BYE + BYE)
         peer.expect(MessageKind.REFUSED)
         other.send(request(1, write("k")))
         assert other.results(1) == [None]
+
+    def test_who_asks_before_the_challenge_arrives_has_a_session_all_the_same(self, serving):
+        peer = serving.connect()
+        peer.send(QUESTION + hello() + request(1, write("k")))
+        peer.expect(MessageKind.CHALLENGE)
+        peer.expect(MessageKind.WELCOME)
+        assert peer.results(1) == [None]
+
+    def test_the_kernel_ends_it_when_its_host_is_silent(self, serving, monkeypatch):
+        """A connection has the settings of the socket that accepted it."""
+        accepted = []
+        record = serving.server._admit
+        monkeypatch.setattr(
+            serving.server, "_admit", lambda found: accepted.append(found) or record(found)
+        )
+        serving.client()
+        (connection,) = accepted
+        options = {
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+            (socket.IPPROTO_TCP, socket.TCP_NODELAY): 1,
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 1,
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): SILENCE_TIMEOUT - 1,
+            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): SILENCE_TIMEOUT * 1000,
+        }
+        found = {option: connection.sock.getsockopt(*option) for option in options}
+        assert found == options
 
     def test_an_unexpected_error_refuses_it_and_is_reported(self, serve):
         class BrokenTable(StoreTable):
@@ -263,7 +296,7 @@ class TestOneConnection:
         other.send(request(1, get("beat")))
         assert other.results(1) == [None]
         peer = serving.connect()
-        peer.send(hello(client.session) + frames.frame(MessageKind.PROOF))
+        peer.send(hello(client.session))
         assert "connections, its limit" in peer.expect(MessageKind.REFUSED).text()
         assert serving.client(other.session).session == other.session
 
@@ -378,7 +411,7 @@ class TestBuffers:
         for _ in range(100):
             serving.server.turn(0)
         assert {problem for _, problem in serving.reports} == {
-            "the buffers of the store are full, and the node takes most of them"
+            "the store's buffers are full; the node takes most of them"
         }
         client = serving.client()
         client.send(request(1, write("k")))

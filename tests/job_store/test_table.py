@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from plaunch_job_store import frames
 from plaunch_job_store.frames import TOO_LARGE, Code, Operation, OperationFailed, ProtocolError
 from plaunch_job_store.limits import (
     ENTRY_OVERHEAD,
@@ -26,8 +27,8 @@ class Client:
         self.received = {}
         self.number = 0
 
-    def receive(self, number, results):
-        self.received[number] = results
+    def receive(self, number, answer):
+        self.received[number] = answer.results
 
     def send(self, *operations, number=None):
         if number is None:
@@ -35,7 +36,7 @@ class Client:
             number = self.number
         self.table.carry_out(self.session, number, operations)
         while self.table.has_answers():
-            self.table.answer_one()
+            self.table.answer_waits(1)
         return self.received.get(number)
 
 
@@ -125,6 +126,25 @@ class TestWaits:
         client.send(write)
         assert client.received[1] == other.received[1] == [b"1"]
 
+    def test_the_answer_to_many_is_encoded_once(self, table, monkeypatch):
+        clients = [Client(table, b"%d" % number) for number in range(5)]
+        replies = []
+        for number, client in enumerate(clients, start=1):
+            client.session.deliver = lambda *of: replies.append(of)
+            client.send(Operation(Code.WAIT, "k"), number=number)
+        encoded = []
+        encode = frames.encode_results
+        monkeypatch.setattr(
+            frames, "encode_results", lambda results: encoded.append(results) or encode(results)
+        )
+        Client(table, b"writer").send(Operation(Code.SET, "k", b"v"))
+        received = frames.FrameBuffer()
+        for number, answer in replies:
+            received.feed(answer.reply(number))
+        assert encoded == [[b"v"]]
+        found = [(fields.u64(), frames.decode_results(fields)) for _, fields in received.frames()]
+        assert sorted(found) == [(number, [b"v"]) for number in range(1, 6)]
+
     def test_a_cancelled_one_is_answered_with_nothing(self, table, client):
         client.send(Operation(Code.WAIT, "k"))
         table.cancel(client.session, 1)
@@ -176,7 +196,7 @@ class TestWaits:
         table.carry_out(other.session, 1, [Operation(Code.SET, "k", b"v")])
         answered = []
         while table.has_answers():
-            table.answer_one()
+            table.answer_waits(1)
             answered.append(len(client.received))
         assert answered == [1, 2, 3]
 
@@ -185,7 +205,7 @@ class TestWaits:
         table.carry_out(other.session, 1, [Operation(Code.SET, "k", b"v")])
         table.cancel(client.session, 1)
         assert client.received == {}
-        table.answer_one()
+        table.answer_waits(1)
         assert client.received == {1: [b"v"]}
 
     def test_one_that_is_answered_next_ends_with_its_connection(self, table, client, other):
@@ -193,7 +213,7 @@ class TestWaits:
         table.carry_out(other.session, 1, [Operation(Code.SET, "k", b"v")])
         table.detach(client.session)
         client.session.deliver = client.receive
-        table.answer_one()
+        table.answer_waits(1)
         assert client.received == {}
 
 

@@ -1,4 +1,7 @@
-"""What a client and the server say to each other first, as the client does it."""
+"""What a client and the server say to each other first, as the client does it.
+
+The server speaks first, so that the first message of the client completes its part.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
     from plaunch_job_store.authentication import Authenticator
     from plaunch_job_store.frames import Fields
+
+_SILENCE = 1.0  # seconds until a server that says nothing is asked who it is
+_PART = 0.2  # of the whole time, if that is less
 
 
 class StoreRefusedError(RendezvousClosedError):
@@ -52,6 +58,8 @@ class ClientGreeting:
         self._endpoint = endpoint
         self._deadline = deadline
         self._clock = clock
+        now = clock()
+        self._asks_at = now + min(_SILENCE, (deadline - now) * _PART)
 
     def greet(self, session: bytes) -> bytes:
         """Prove what each side has to prove, and return the session that the server gives.
@@ -64,22 +72,19 @@ class ClientGreeting:
             ProtocolError: it is not a server of this protocol.
             OSError: the connection has ended, or the deadline has passed.
         """
-        sock = self._sock
-        nonce = os.urandom(frames.NONCE_SIZE)
-        sock.settimeout(max(self._deadline - self._clock(), 0.01))
-        versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
-        resumes = frames.u8(len(session)) + session
-        sock.sendall(frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, resumes))
         fields = self._expect(MessageKind.CHALLENGE)
         fields.take(len(frames.MAGIC))
         fields.u16()
         is_needed = bool(fields.u8())
         server_nonce = fields.take(frames.NONCE_SIZE)
         fields.end()
+        nonce = os.urandom(frames.NONCE_SIZE)
+        if is_needed == self._authenticator.is_needed:
+            proof = self._authenticator.client_proof(nonce, server_nonce)
+        else:  # so that the host can say so: nothing from a node without a token, else no proof
+            proof = b"" if is_needed else bytes(PROOF_SIZE)
+        self._send_hello(nonce, frames.u8(len(session)), session, proof)
         if is_needed != self._authenticator.is_needed:
-            # So that the host can say so: nothing from a node without a token, else no proof.
-            no_proof = b"" if is_needed else bytes(PROOF_SIZE)
-            sock.sendall(frames.frame(MessageKind.PROOF, no_proof))
             raise StoreRefusedError(
                 f"the rendezvous store at {self._endpoint} "
                 + (
@@ -90,9 +95,6 @@ class ClientGreeting:
                     "or check that the endpoint is the host of this job"
                 )
             )
-        sock.sendall(
-            frames.frame(MessageKind.PROOF, self._authenticator.client_proof(nonce, server_nonce))
-        )
         fields = self._expect(MessageKind.WELCOME)
         proof = fields.take(PROOF_SIZE if is_needed else 0)
         if not is_equal(proof, self._authenticator.server_proof(nonce, server_nonce)):
@@ -104,6 +106,11 @@ class ClientGreeting:
         fields.u8()
         fields.end()
         return given
+
+    def _send_hello(self, *fields: bytes) -> None:
+        """Send which versions this client speaks, and what it has to prove."""
+        versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
+        self._sock.sendall(frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, *fields))
 
     def _expect(self, expected: MessageKind) -> Fields:
         """Return the message of this kind, which comes next."""
@@ -117,14 +124,30 @@ class ClientGreeting:
                 if kind is not expected:
                     raise ProtocolError(f"{kind.name} instead of {expected.name}")
                 return fields
-            self._sock.settimeout(max(self._deadline - self._clock(), 0.01))
-            data = self._sock.recv(MAX_GREETING)
-            if not data:
-                raise ProtocolError("the server closes the connection without an answer")
-            self.received.feed(data)
+            self.received.feed(self._receive())
             program = recognise(self.received.peek(8))
             if program:
                 raise StoreRefusedError(
                     f"the program at {self._endpoint} is {program}, not the rendezvous store of a "
                     "job; choose another port in --rdzv-endpoint"
                 )
+
+    def _receive(self) -> bytes:
+        """Return what the server sends next; if it is silent at first, ask who it is."""
+        while True:
+            now = self._clock()
+            until = min(self._asks_at, self._deadline)
+            self._sock.settimeout(max(until - now, 0.01))
+            try:
+                data = self._sock.recv(MAX_GREETING)
+            except TimeoutError:
+                if self._asks_at >= self._deadline:
+                    raise
+                # Most programs answer what they do not understand; so does an older store.
+                self._send_hello()
+                self._asks_at = self._deadline
+                continue
+            if not data:
+                raise ProtocolError("the server closes the connection without an answer")
+            self._asks_at = self._deadline
+            return data

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import selectors
 import socket
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch_job_store import frames
-from plaunch_job_store.frames import FrameBuffer, MessageKind
+from plaunch_job_store.frames import FrameBuffer
 from plaunch_job_store.limits import MAX_BACKLOG, MAX_GREETING
 
 if TYPE_CHECKING:
-    from plaunch_job_store.frames import Result
+    from plaunch_job_store.answers import Answer
     from plaunch_job_store.table import Session
 
 _READ_SIZE = 256 << 10  # bytes per turn
@@ -26,6 +25,7 @@ def keep_alive(sock: socket.socket, timeout: float) -> None:
     """Let the kernel end a connection whose peer has not answered for `timeout` seconds.
 
     The peer's kernel answers: a process that is suspended, or slow, keeps its connection.
+    Connections that a listening socket accepts inherit this from it.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -51,6 +51,7 @@ class ClientConnection:
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
         self.counted_bytes = 0  # of `buffered_bytes`, by the server
+        self.awaits = selectors.EVENT_READ  # for which the server's selector waits
         self.deadline = deadline
         self.client_nonce = b""
         self.server_nonce = b""
@@ -81,11 +82,9 @@ class ClientConnection:
             self.received.feed(data)
         return bool(data)
 
-    def reply(self, number: int, results: list[Result]) -> None:
-        """Send the results of a request."""
-        self.send(
-            frames.frame(MessageKind.REPLY, frames.u64(number), frames.encode_results(results))
-        )
+    def reply(self, number: int, answer: Answer) -> None:
+        """Send the answer to a request."""
+        self.send(answer.reply(number))
 
     def send(self, data: bytes) -> None:
         """Send `data`, as far as the client reads it; keep the rest.
@@ -96,11 +95,15 @@ class ClientConnection:
         if self.unsent_bytes + len(data) > MAX_BACKLOG:
             raise EndConnectionError(f"the node has not read {self.unsent_bytes} bytes of replies")
         if not self.unsent:
-            with contextlib.suppress(OSError):  # the next read reports it
-                data = data[self.sock.send(data) :]
-        if data:
-            self.unsent.append(data)
-            self.unsent_bytes += len(data)
+            try:
+                sent = self.sock.send(data)
+            except OSError:  # the next read reports it
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self.unsent.append(data)
+        self.unsent_bytes += len(data)
 
     def send_rest(self) -> None:
         """Send what the client can take now."""

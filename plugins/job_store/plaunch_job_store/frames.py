@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAGIC = b"plaunch store"
-VERSION = 1  # of the protocol; the highest that this program speaks
-OLDEST_VERSION = 1
+VERSION = 2  # of the protocol; the highest that this program speaks
+OLDEST_VERSION = 2
 
 TOO_LARGE = "the values are too many for one reply"  # the client asks for fewer
 NONCE_SIZE = 32
@@ -42,9 +42,8 @@ class ProtocolError(Exception):
 class MessageKind(enum.IntEnum):
     """The kind of a message."""
 
-    HELLO = 1  # client: magic, oldest and newest version, nonce, session to resume
-    CHALLENGE = 2  # server: version, whether a proof is needed, nonce
-    PROOF = 3  # client: proof, empty without a token
+    HELLO = 1  # client: magic, oldest and newest version, then nothing, or nonce, session, proof
+    CHALLENGE = 2  # server, as it accepts: magic, version, whether a proof is needed, nonce
     WELCOME = 4  # server: proof, session, whether it was resumed
     REQUEST = 5  # client: number, operations
     REPLY = 6  # server: number, results
@@ -200,6 +199,10 @@ class Fields:
         self._at = end
         return found
 
+    def are_over(self) -> bool:
+        """Whether all has been read."""
+        return self._at == len(self._body)
+
     def rest(self) -> bytes:
         """Read all that is left."""
         return self.take(len(self._body) - self._at)
@@ -232,7 +235,7 @@ class Fields:
 
     def end(self) -> None:
         """Check that all has been read."""
-        if self._at != len(self._body):
+        if not self.are_over():
             raise ProtocolError(f"{len(self._body) - self._at} bytes after the end of a message")
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousConnectionError
 
 from plaunch_job_store import frames
-from plaunch_job_store.frames import MessageKind
 from plaunch_job_store.limits import MAX_GREETING
 
 if TYPE_CHECKING:
@@ -36,15 +35,11 @@ def recognise(first: bytes) -> str:
 
 def is_job_store(dial: Callable[[float], socket.socket]) -> bool:
     """Whether the program is the store of a job of plaunch; connects to it once more."""
-    versions = frames.u16(frames.OLDEST_VERSION), frames.u16(frames.VERSION)
-    nonce = os.urandom(frames.NONCE_SIZE)
-    hello = frames.frame(MessageKind.HELLO, frames.MAGIC, *versions, nonce, frames.u8(0))
     with (
         contextlib.suppress(OSError, RendezvousConnectionError),
         dial(_PROBE_TIMEOUT) as sock,
     ):
         sock.settimeout(_PROBE_TIMEOUT)
-        sock.sendall(hello)
         return frames.MAGIC in sock.recv(MAX_GREETING)
     return False
 

@@ -30,11 +30,13 @@ from plaunch_job_store.table import Session, StoreTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch_job_store.answers import Answer
     from plaunch_job_store.authentication import Authenticator
-    from plaunch_job_store.frames import Fields, Result
+    from plaunch_job_store.frames import Fields
 
 _MIN_PATIENCE = 0.1  # seconds that each stranger gets, if there are too many
 _ACCEPTS = 64  # connections at a time
+_ANSWERS = 16  # waits at a time
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE = 0.1  # seconds without new connections after an error of the listener
 _MAPPED = "::ffff:"  # begins an address of IPv4 on a socket of both families
@@ -73,6 +75,7 @@ class StoreServer:
         report: Callable[[str, str], None] = lambda peer, reason: None,
     ) -> None:
         listener.setblocking(False)
+        keep_alive(listener, SILENCE_TIMEOUT)
         self._listener = listener
         self._greeting = ServerGreeting(authenticator)
         self._max_connections = max_connections
@@ -159,7 +162,7 @@ class StoreServer:
             self._accepts_at = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         elif self._table.has_answers():
-            self._table.answer_one()
+            self._table.answer_waits(_ANSWERS)
         elif self._ready:
             ready, mask = self._ready.popitem(last=False)
             if isinstance(ready, ClientConnection):
@@ -211,10 +214,9 @@ class StoreServer:
 
     def _admit(self, connection: ClientConnection) -> None:
         connection.sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            keep_alive(connection.sock, SILENCE_TIMEOUT)
-        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+        self._selector.register(connection.sock, connection.awaits, connection)
         self._strangers[connection] = None
+        connection.send(self._greeting.challenge(connection))
 
     def _make_room(self) -> bool:
         """Drop the oldest stranger if it had its time; else accept none until then."""
@@ -254,8 +256,9 @@ class StoreServer:
     def _settle(self, connection: ClientConnection) -> None:
         """Wait for what the connection needs next, and count its buffers."""
         mask = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
-        if self._selector.get_key(connection.sock).events != mask:
+        if mask != connection.awaits:
             self._selector.modify(connection.sock, mask, connection)
+            connection.awaits = mask
         if connection.is_refused and not connection.unsent:
             # A close would discard the reason if the client still sends.
             with contextlib.suppress(OSError):
@@ -265,9 +268,7 @@ class StoreServer:
             largest = max(
                 (*self._connections.values(), *self._strangers), key=lambda one: one.buffered_bytes
             )
-            self._report(
-                largest.peer, "the buffers of the store are full, and the node takes most of them"
-            )
+            self._report(largest.peer, "the store's buffers are full; the node takes most of them")
             self._drop(largest)
 
     def _count(self, connection: ClientConnection, buffered_bytes: int) -> None:
@@ -332,8 +333,7 @@ class StoreServer:
             if self._greeting.receive(connection, kind, fields):
                 self._welcome(connection)
         elif kind is MessageKind.REQUEST:
-            number = fields.u64()
-            self._table.carry_out(session, number, frames.decode_operations(fields))
+            self._table.carry_out(session, fields.u64(), frames.decode_operations(fields))
         elif kind is MessageKind.CANCEL:
             number = fields.u64()
             fields.end()
@@ -371,8 +371,8 @@ class StoreServer:
         self._connections[session.session_id] = connection
         connection.send(self._greeting.welcome(connection, session, is_resumed=is_resumed))
 
-        def deliver(number: int, results: list[Result]) -> None:
-            self._attempt(connection, connection.reply, number, results)
+        def deliver(number: int, answer: Answer) -> None:
+            self._attempt(connection, connection.reply, number, answer)
 
         session.deliver = deliver
 

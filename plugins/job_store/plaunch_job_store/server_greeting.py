@@ -31,39 +31,36 @@ class ServerGreeting:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
+    def challenge(self, connection: ClientConnection) -> bytes:
+        """Return the frame that a connection gets first: what its client has to prove."""
+        connection.server_nonce = os.urandom(frames.NONCE_SIZE)
+        return frames.frame(
+            MessageKind.CHALLENGE,
+            frames.MAGIC,
+            frames.u16(frames.VERSION),
+            frames.u8(self._authenticator.is_needed),
+            connection.server_nonce,
+        )
+
     def receive(self, connection: ClientConnection, kind: MessageKind, fields: Fields) -> bool:
-        """Answer a message of a client without a session; return whether it may have one.
+        """Check a message of a client without a session; return whether it may have one.
 
         Raises:
             ProtocolError: it may not.
         """
-        if kind is MessageKind.HELLO and not connection.server_nonce:
-            if fields.take(len(frames.MAGIC)) != frames.MAGIC:
-                raise ProtocolError(_NOT_A_NODE)
-            oldest, newest = fields.u16(), fields.u16()
-            if not oldest <= frames.VERSION <= newest:
-                raise ProtocolError(
-                    f"the node speaks versions {oldest} to {newest} of the store's protocol, and "
-                    f"the host of the store version {frames.VERSION}; install the same plaunch on "
-                    "both"
-                )
-            connection.client_nonce = fields.take(frames.NONCE_SIZE)
-            connection.resumes = fields.take(fields.u8())
-            fields.end()
-            connection.server_nonce = os.urandom(frames.NONCE_SIZE)
-            is_needed = frames.u8(self._authenticator.is_needed)
-            connection.send(
-                frames.frame(
-                    MessageKind.CHALLENGE,
-                    frames.MAGIC,
-                    frames.u16(frames.VERSION),
-                    is_needed,
-                    connection.server_nonce,
-                )
-            )
-            return False
-        if kind is not MessageKind.PROOF or not connection.server_nonce:
+        if kind is not MessageKind.HELLO or fields.take(len(frames.MAGIC)) != frames.MAGIC:
             raise ProtocolError(_NOT_A_NODE)
+        oldest, newest = fields.u16(), fields.u16()
+        if not oldest <= frames.VERSION <= newest:
+            raise ProtocolError(
+                f"the node speaks versions {oldest} to {newest} of the store's protocol, and "
+                f"the host of the store version {frames.VERSION}; install the same plaunch on "
+                "both"
+            )
+        if fields.are_over():
+            return False  # the client has not received the challenge yet
+        connection.client_nonce = fields.take(frames.NONCE_SIZE)
+        connection.resumes = fields.take(fields.u8())
         nonces = connection.client_nonce, connection.server_nonce
         proof = fields.rest()
         if bool(proof) != self._authenticator.is_needed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from plaunch_job_store.answers import Answer
 from plaunch_job_store.frames import TOO_LARGE, Code, OperationFailed, ProtocolError
 from plaunch_job_store.limits import (
     ENTRY_OVERHEAD,
@@ -31,27 +32,27 @@ class Session:
 
     Args:
         session_id: its id, which only the agent knows.
-        deliver: sends the results of the request with a number; replaced at each connection.
+        deliver: sends the answer to the request with a number; replaced at each connection.
     """
 
     def __init__(self, session_id: bytes) -> None:
         self.session_id = session_id
-        self.deliver: Callable[[int, list[Result]], None] | None = None
+        self.deliver: Callable[[int, Answer], None] | None = None
         self.held: set[str] = set()
         self.waits: dict[int, _Wait] = {}  # by the number of the request
         self.last_write = 0  # the number of the last request that has written
-        self.kept: OrderedDict[int, _KeptResults] = OrderedDict()
+        self.kept: OrderedDict[int, _KeptAnswer] = OrderedDict()
         self.kept_bytes = 0
 
 
-class _KeptResults:
-    """The results of a request that has written, and how many bytes they take, about."""
+class _KeptAnswer:
+    """The answer to a request that has written, and how many bytes it takes, about."""
 
-    __slots__ = ("results", "size")
+    __slots__ = ("answer", "size")
 
-    def __init__(self, results: list[Result]) -> None:
-        self.results = results
-        self.size = ENTRY_OVERHEAD + sum(map(_size_of, results))
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.size = ENTRY_OVERHEAD + sum(map(_size_of, answer.results))
 
 
 class _Wait:
@@ -83,9 +84,9 @@ class StoreTable:
         self._holders: dict[str, Session] = {}
         self._sessions = 0
         self._waiting: dict[str, dict[_Wait, None]] = {}
-        # Values written to keys with waits, and these waits. A key may have many, so they are
-        # answered one by one, before the next request.
-        self._written: deque[tuple[bytes, dict[_Wait, None]]] = deque()
+        # What answers the waits for keys that were written, and these waits. A key may have many,
+        # so they are answered some at a time, before the next request.
+        self._written: deque[tuple[Answer, dict[_Wait, None]]] = deque()
 
     @property
     def size(self) -> int:
@@ -105,23 +106,23 @@ class StoreTable:
         """
         known = session.kept.get(number)
         if known is not None:
-            _reply(session, number, known.results)
+            _reply(session, number, known.answer)
             return
         first = operations[0]
         if first.code is Code.WAIT:
             self._wait(session, number, first.key)
             return
         if all(operation.code in _READS for operation in operations):
-            _reply(session, number, self._apply_all(session, operations))
+            _reply(session, number, Answer(self._apply_all(session, operations)))
             return
         if number <= session.last_write:
             refusal = OperationFailed("this was carried out before, and its result is not kept")
-            _reply(session, number, [refusal] * len(operations))
+            _reply(session, number, Answer([refusal] * len(operations)))
             return
         session.last_write = number
-        results = self._apply_all(session, operations)
-        self._keep(session, number, results)
-        _reply(session, number, results)
+        answer = Answer(self._apply_all(session, operations))
+        self._keep(session, number, answer)
+        _reply(session, number, answer)
 
     def _apply_all(self, session: Session, operations: Sequence[Operation]) -> list[Result]:
         results: list[Result] = []
@@ -191,7 +192,7 @@ class StoreTable:
         self._release(key)
         waits = self._waiting.pop(key, None)
         if waits is not None:
-            self._written.append((value, waits))
+            self._written.append((Answer([value], is_for_many=True), waits))
         return None
 
     def _refuse_growth(self, grown: int) -> OperationFailed | None:
@@ -215,12 +216,12 @@ class StoreTable:
 
     # --- kept results -----------------------------------------------------------------------------
 
-    def _keep(self, session: Session, number: int, results: list[Result]) -> None:
-        """Keep the results of a request until the client must have received them.
+    def _keep(self, session: Session, number: int, answer: Answer) -> None:
+        """Keep the answer to a request until the client must have received it.
 
         If there is no room, a repeated request is refused, and not carried out again.
         """
-        kept = _KeptResults(results)
+        kept = _KeptAnswer(answer)
         session.kept[number] = kept
         session.kept_bytes += kept.size
         self._bytes += kept.size
@@ -238,7 +239,7 @@ class StoreTable:
     def _wait(self, session: Session, number: int, key: str) -> None:
         held = self._values.get(key)
         if held is not None:
-            _reply(session, number, [held])
+            _reply(session, number, Answer([held]))
             return
         if number in session.waits:
             raise ProtocolError(f"two waits with the number {number}")
@@ -247,7 +248,7 @@ class StoreTable:
         if len(session.waits) >= MAX_WAITS:
             refusal = OperationFailed(f"more than {MAX_WAITS} waits of one client")
         if refusal is not None:
-            _reply(session, number, [refusal])
+            _reply(session, number, Answer([refusal]))
             return
         session.waits[number] = wait
         self._waiting.setdefault(key, {})[wait] = None
@@ -257,22 +258,27 @@ class StoreTable:
         """Whether waits are to be answered, before the next request."""
         return bool(self._written)
 
-    def answer_one(self) -> None:
-        """Answer a wait whose key has been written."""
-        value, waits = self._written[0]
-        wait, _ = waits.popitem()
-        if not waits:
-            self._written.popleft()
-        if wait.session.waits.get(wait.number) is wait:  # else its connection has ended
-            self._forget(wait)
-            _reply(wait.session, wait.number, [value])
+    def answer_waits(self, most: int) -> None:
+        """Answer some waits whose keys have been written, `most` at most."""
+        for _ in range(most):
+            if not self._written:
+                return
+            answer, waits = self._written[0]
+            wait, _ = waits.popitem()
+            if not waits:
+                self._written.popleft()
+            session, number = wait.session, wait.number
+            if session.waits.get(number) is wait:  # else its connection has ended
+                del session.waits[number]
+                self._bytes -= wait.size
+                _reply(session, number, answer)
 
     def cancel(self, session: Session, number: int) -> None:
         """Answer a wait now; nothing happens if it has been answered, or will be with a value."""
         wait = session.waits.get(number)
         if wait is not None and wait in self._waiting.get(wait.key, ()):
             self._forget(wait)
-            _reply(session, number, [None])
+            _reply(session, number, Answer([None]))
 
     def _forget(self, wait: _Wait) -> None:
         del wait.session.waits[wait.number]
@@ -315,9 +321,9 @@ class StoreTable:
         return bool(held) and not is_orderly
 
 
-def _reply(session: Session, number: int, results: list[Result]) -> None:
+def _reply(session: Session, number: int, answer: Answer) -> None:
     if session.deliver is not None:
-        session.deliver(number, results)
+        session.deliver(number, answer)
 
 
 def _size(key: str, value: bytes = b"") -> int:

@@ -19,6 +19,7 @@ from plaunch_testing.simulation.stores import ENDPOINT, REQUEST_TIMEOUT, Simulat
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from plaunch_job_store.answers import Answer
     from plaunch_job_store.frames import Operation, Result
     from plaunch_job_store.table import Session, StoreTable
 
@@ -211,8 +212,8 @@ class SessionClient:
 
         self._later(arrive, server.work)
 
-    def _deliver(self, session: Session) -> Callable[[int, list[Result]], None]:
-        def deliver(number: int, results: list[Result]) -> None:
+    def _deliver(self, session: Session) -> Callable[[int, Answer], None]:
+        def deliver(number: int, answer: Answer) -> None:
             def arrive() -> None:
                 call = self._calls.get(number)
                 if call is None:
@@ -220,7 +221,7 @@ class SessionClient:
                 if self._server.loss and self._hub.random.random() < self._server.loss:
                     self.break_off()
                     return
-                self._finish(call, results=results)
+                self._finish(call, results=answer.results)
 
             self._later(arrive, is_reply=True)
 
@@ -300,7 +301,10 @@ class SessionClient:
             self._on_loss()
 
     def _open(self, timeout: float) -> None:
-        """Connect and take a session: two messages there, two back."""
+        """Connect and take a session; a message each way for the handshake, and for the greeting.
+
+        The server's challenge travels with the end of the handshake.
+        """
         server, hub, host = self._server, self._hub, self.process.host
         until = hub.now + timeout
         while True:

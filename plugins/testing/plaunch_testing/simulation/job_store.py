@@ -132,4 +132,4 @@ class JobStoreServer(SessionServer):
         """Carry out a request, and answer the waits that it ends."""
         self.table.carry_out(session, number, operations)
         while self.table.has_answers():
-            self.table.answer_one()
+            self.table.answer_waits(1)
