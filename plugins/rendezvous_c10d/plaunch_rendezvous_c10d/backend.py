@@ -39,6 +39,7 @@ from plaunch_rendezvous_c10d.options import (
     OPTIONS,
     file_path,
     find_host,
+    job_store_interval,
     read_options,
 )
 
@@ -62,10 +63,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("plaunch")
-
-
-# The server notices at once that an agent is gone. Heartbeats only show that one is stuck.
-_JOB_STORE_INTERVAL = 5.0  # seconds, unless `keep_alive_interval` is given
 
 
 def _read_store(params: RendezvousParameters) -> None:
@@ -100,7 +97,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
     timing = Timing.from_parameters(params, OPTIONS)  # rejects options before torch is imported
     store = prepare_backend(params)
     if store.subscribe is not None and params.get("keep_alive_interval") is None:
-        timing = replace(timing, keep_alive_interval=_JOB_STORE_INTERVAL)
+        timing = replace(timing, keep_alive_interval=job_store_interval(params.max_nodes))
     try:
         return DynamicRendezvousHandler(params, store, timing=timing)
     except BaseException:
