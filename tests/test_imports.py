@@ -57,7 +57,7 @@ MORE = {
         *(f"plaunch.process.{name}" for name in ("consequences", "failure", "streams", "watches")),
         *(
             f"plaunch_job_store.{name}"
-            for name in ("client", "frames", "limits", "sessions", "store", "table")
+            for name in ("answers", "client", "frames", "limits", "sessions", "store", "table")
         ),
         *(f"plaunch_engines.{name}" for name in ("driver", "output", "plan", "records")),
     },
