@@ -20,6 +20,7 @@ from plaunch.errors import (
 )
 from plaunch.process.failure import ProcessFailure
 from plaunch.process.signals import SignalAction
+from plaunch.rendezvous import JobOutcome
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
@@ -475,3 +476,26 @@ def test_what_holds_workers_is_sampled_while_they_run():
     agent._workers.holds.sample_if_due = lambda pids: sampled.append([*pids])
     assert agent.run().state is WorkerState.SUCCEEDED
     assert sampled
+
+
+@pytest.mark.parametrize(("is_past", "verdict"), [(False, "stopped"), (True, None)])
+def test_a_snapshot_has_the_verdict_of_a_job_that_this_node_was_in(is_past, verdict):
+    with FakeJobRendezvous("job") as handler:
+        handler.conclude(JobOutcome.STOPPED, is_past=is_past)
+        assert PretendAgent(handler).snapshot().verdict == verdict
+
+
+def test_successes_of_workers_are_passed_on_while_others_run():
+    with FakeJobRendezvous("job", ends=True) as handler:
+        noted = []
+        handler.note_succeeded = noted.append
+        assert PretendAgent(handler, [lambda: None, SUCCEEDED]).run().state.name == "SUCCEEDED"
+        assert noted
+
+
+def test_new_workers_have_got_no_signal():
+    agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED], max_restarts=1)
+    forgotten = []
+    and_then(agent._components.forwarded, "forget", lambda: forgotten.append(len(agent.calls)))
+    agent.run()
+    assert forgotten == [0, 2]  # before each start

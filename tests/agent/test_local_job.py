@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import RestartDelayed, WorkerSpec, WorkerState
@@ -11,7 +12,7 @@ from plaunch.agent.local_job import LocalJob
 from plaunch.errors import RendezvousClosedError, SignalException
 from plaunch.plugin import PluginContext
 from plaunch.process import ProcessFailure
-from plaunch.rendezvous import ChangeKind, JobRendezvous
+from plaunch.rendezvous import ChangeKind, JobRendezvous, RendezvousInfo
 from plaunch.testing import FakeElasticRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_restarts.policies import StandardRestartPolicy
@@ -354,3 +355,18 @@ def test_the_first_end_counts():
     job.fail(is_final=True)
     job.report_success()
     assert (job.verdict.outcome, job.verdict.reason) == ("stopped", "enough")
+
+
+def test_agents_open_no_store_for_themselves():
+    handler, opened, store = FakeRendezvous(), [], Store()
+    where = handler.next_rendezvous().bootstrap_store_info
+    infos = [
+        RendezvousInfo(None, 0, 1, where, open_store=lambda: opened.append(1)),
+        # torch's own class has one store.
+        SimpleNamespace(store=store, rank=0, world_size=1, bootstrap_store_info=where),
+    ]
+    handler.next_rendezvous = lambda: infos.pop(0)
+    job = Job(handler)
+    assert job.next_rendezvous().agent_store is None
+    assert job.next_rendezvous().agent_store is store
+    assert opened == []

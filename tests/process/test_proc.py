@@ -14,6 +14,7 @@ from plaunch.process.proc import (
     is_waiting_for_child,
     list_numbers,
     may_signal,
+    read_adopted,
     read_command,
     read_fds,
     read_link,
@@ -130,3 +131,7 @@ def test_shells_and_what_waits_for_a_child(tmp_path, name, wchan, is_waiting):
     (folder / "comm").write_text(f"{name}\n")
     (folder / "wchan").write_text(wchan)
     assert is_waiting_for_child(12, str(tmp_path)) is is_waiting
+
+
+def test_without_a_list_of_children_they_are_unknown(tmp_path):
+    assert read_adopted(str(tmp_path)) is None

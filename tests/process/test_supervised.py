@@ -24,6 +24,7 @@ from plaunch.errors import (
 )
 from plaunch.process import SubprocessContext, children, outcomes, supervised
 from plaunch.process import context as context_module
+from plaunch.process.late_exits import LateExits
 from plaunch.process.proc import read_state
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
 from plaunch.process.stopping.tree import ProcessTree
@@ -675,3 +676,11 @@ def test_streams_that_cannot_say_their_last_lines_do_not_change_the_result(caplo
     context.start()
     assert context.wait().failures[0].exitcode == 3
     assert "WorkerStreams failed in last_lines: KeyError: 0" in caplog.text
+
+
+def test_a_look_at_a_late_exit_is_awaited_at_the_end(run, monkeypatch):
+    closed = []
+    monkeypatch.setattr(LateExits, "close", lambda late_exits: closed.append(late_exits))
+    context = run("pass")
+    assert not context.wait(BOUND).is_failed()
+    assert closed == [context.late_exits]

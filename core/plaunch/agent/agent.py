@@ -261,14 +261,13 @@ class SimpleElasticAgent(ElasticAgent):
         is_joining = self._status.state.phase is Phase.JOINING
         waits_for = self._components.joiner.waits_for if is_joining else ""
         verdict = self._job.rendezvous.verdict
-        is_own = verdict is not None and not verdict.is_past
         return replace(
             self._loop.snapshot,
             waits_for=waits_for,
             is_job_wide=self._job.local is None,
             progress=self._progress,
             notes=self._notes,
-            verdict=JobOutcome(verdict.outcome) if verdict and is_own else None,
+            verdict=None if verdict is None or verdict.is_past else JobOutcome(verdict.outcome),
         )
 
     def held(self) -> dict[int, Held]:

@@ -18,7 +18,7 @@ import pytest
 from plaunch.process import ContextComponents, start_processes
 from plaunch.process.marks import job_line, process_line
 from plaunch.process.proc import Process, read_process
-from plaunch.process.stopping.guard import is_forkable, start_guard
+from plaunch.process.stopping.guard import GuardKeeper, is_forkable, start_guard
 from plaunch.process.stopping.guard_process import clear
 from plaunch.process.stopping.job import Job, Reaper
 from plaunch.process.stopping.stop import Sweep
@@ -652,3 +652,30 @@ def test_only_a_temporary_folder_of_plaunch_is_removed(told, tmp_path):
 
 def test_a_folder_of_a_very_long_name_is_left_out():
     assert len(job_line("0" * 12, since=1, has_forked=True, folder="/x" * 3000)) < 100
+
+
+@pytest.mark.parametrize("can_fork", [True, False])
+def test_a_launcher_without_standard_streams_has_a_guard(can_fork):
+    """What is opened gets the numbers of the missing streams, which a guard replaces."""
+    code = (
+        "import os\n"
+        "from plaunch.process.stopping.guard import start_guard\n"
+        "for fd in (0, 2): os.close(fd)\n"
+        f"guard = start_guard(can_fork=lambda: {can_fork})\n"
+        "print(guard.line_fd > 2, guard.is_alive(), flush=True)\n"
+        "guard.dismiss()\n"
+    )
+    assert run_python("-c", code, check=True).stdout == "True True\n"
+
+
+def test_a_process_is_reported_once_to_a_guard_until_it_has_ended():
+    lines = []
+    keeper = GuardKeeper(is_enabled=True, proc="/proc", clock=Clock(), can_fork=lambda: False)
+    keeper.guard = types.SimpleNamespace(send=lines.append)
+    keeper.report(0, (5, 100))
+    keeper.report(0, (5, 100))
+    assert lines == [process_line(0, 5, 100)]
+    keeper.report(1, (5, 100))  # it belongs to another worker, as is known now
+    keeper.forget((5, 100))
+    keeper.report(1, (5, 100))
+    assert lines == [process_line(0, 5, 100), *[process_line(1, 5, 100)] * 2]
