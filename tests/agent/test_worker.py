@@ -161,3 +161,14 @@ def test_workers_are_described_once_until_one_changes(group):
     assert group.describe_workers() is changed
     group.workers = [Worker(local_rank=0, global_rank=5)]
     assert [worker.global_rank for worker in group.describe_workers()] == [5]
+
+
+def test_the_variables_that_bind_a_worker_are_added(group):
+    class Binder:
+        def environment(self, local_rank, environ):
+            return {"CUDA_VISIBLE_DEVICES": f"{local_rank} of {environ['A']}, {environ['RANK']}"}
+
+    worker = Worker(local_rank=1, global_rank=3)
+    env = worker_environment(group, worker, attempt=0, round=0, environ={"A": "a"}, binder=Binder())
+    assert env["CUDA_VISIBLE_DEVICES"] == "1 of a, 3"
+    assert "A" not in env

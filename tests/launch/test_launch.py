@@ -10,6 +10,7 @@ import time
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, threads
+from plaunch.agent import Extension
 from plaunch.agent.poller import LoopWatchdog
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, SignalException, UsageError
@@ -291,3 +292,18 @@ def test_a_missing_run_id(nodes, is_shared):
     with pytest.raises(UsageError):
         launch_agent(config, "true", [])
     assert (config.run_id == "none") is is_shared
+
+
+def test_extensions_continue_once_workers_run():
+    calls = []
+
+    class Threads(Extension):
+        def rest(self):
+            calls.append("rest")
+
+        def release(self):
+            calls.append("release")
+
+    plugin = plugin_of(plaunch_extensions=lambda context: [Threads()])
+    elastic_launch(config(start_method="fork"), functions.environment, plugins=[plugin])("RANK")
+    assert calls == ["rest", "release"]

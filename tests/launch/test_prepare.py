@@ -53,3 +53,10 @@ def test_health_checks_need_the_plugin_that_runs_them() -> None:
     config = LaunchConfig(1, 1, 1, run_id="job", health_checks=["memory"])
     with pytest.raises(PluginLoadError, match="no plugin can run the health checks"):
         prepare(config, plugin_manager(words=["no:doctor"]))
+
+
+def test_without_the_plugin_that_knows_the_options_late_exits_are_only_reported() -> None:
+    config = LaunchConfig(1, 1, 1, run_id="job")
+    rules = prepare(config, plugin_manager(words=["no:hang"])).exit_rules
+    assert rules.find_places is None
+    assert prepare(config, plugin_manager()).exit_rules.find_places is not None

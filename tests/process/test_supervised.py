@@ -680,7 +680,11 @@ def test_streams_that_cannot_say_their_last_lines_do_not_change_the_result(caplo
 
 def test_a_look_at_a_late_exit_is_awaited_at_the_end(run, monkeypatch):
     closed = []
-    monkeypatch.setattr(LateExits, "close", lambda late_exits: closed.append(late_exits))
+
+    def close(late_exits):
+        closed.append(late_exits)
+
+    monkeypatch.setattr(LateExits, "close", close)
     context = run("pass")
     assert not context.wait(BOUND).is_failed()
     assert closed == [context.late_exits]
