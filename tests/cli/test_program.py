@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from plaunch.cli import concluded
-from plaunch.errors import ExitCode
+from plaunch.errors import ExitCode, UsageError
 
 from helpers.faults import raising
 from helpers.programs import run_python
@@ -40,6 +40,15 @@ def test_too_many_open_files_are_no_bug(monkeypatch, capsys, debug):
         "plaunch: too many open files; raise the limit of open files (ulimit"
     )
     assert (len(said) > 1) == (debug == "1")
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_the_traceback_of_an_expected_error_is_for_debugging(monkeypatch, capsys, debug):
+    monkeypatch.setenv("PLAUNCH_DEBUG", debug)
+    assert concluded(raising(UsageError("no such file"))) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert ("Traceback" in said) == (debug == "1")
+    assert "no such file" in said
 
 
 def test_an_empty_launch_imports_few_modules_of_plaunch():

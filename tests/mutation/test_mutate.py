@@ -147,3 +147,4 @@ def test_a_change_that_no_test_notices_survives_until_one_does(project):
     assert "[tests/test_levels.py::test_the_boundary]" in done.stdout
     result = json.loads((project / "result.json").read_text())
     assert (result["figures"]["killed"], result["figures"]["equivalent"]) == (3, 1)
+    assert result["figures"]["survived at first"] == 1

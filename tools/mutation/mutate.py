@@ -121,6 +121,7 @@ def conclude(project: Project, run: MutationRun, this_run: Run, path: Path | Non
         figures: dict[str, Any] = {
             "changes": len(run.chosen),
             **{outcome: counts[outcome] for outcome in OUTCOMES},
+            "survived at first": len(run.survivors & {each.key for each in run.chosen}),
             "killed by tests": by["tests"],
             "killed by simulated jobs": by["simulation"],
             "seconds for all": round(sum(each.seconds for each in run.results.values())),

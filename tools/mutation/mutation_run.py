@@ -23,11 +23,13 @@ class MutationRun:
         path: the file, with JSON lines.
         chosen: the changes, in the order in which they run.
         results: of those that have run, by key.
+        survivors: those that have survived at least once, by key.
     """
 
     path: Path
     chosen: list[Mutation]
     results: dict[tuple[str, ...], Result] = field(default_factory=dict)
+    survivors: set[tuple[str, ...]] = field(default_factory=set)
 
     @classmethod
     def choose(cls, path: Path, all_of_them: list[Mutation], lines: int, seed: int) -> MutationRun:
@@ -51,7 +53,7 @@ class MutationRun:
         run = cls(path, [by_key[key] for key in keys if key in by_key])
         for record in map(json.loads, others):
             key = tuple(record.pop("key"))
-            run.results[key] = Result(**record)
+            run.note(key, Result(**record))
         return run
 
     def waiting(self) -> list[Mutation]:
@@ -60,8 +62,14 @@ class MutationRun:
         open_ones = [each for each in self.chosen if each.key not in done]
         return sorted(open_ones, key=lambda each: each.key in self.results)
 
+    def note(self, key: tuple[str, ...], result: Result) -> None:
+        """Take a result."""
+        self.results[key] = result
+        if result.outcome != "killed":
+            self.survivors.add(key)
+
     def add(self, mutation: Mutation, result: Result) -> None:
         """Keep a result."""
-        self.results[mutation.key] = result
+        self.note(mutation.key, result)
         with self.path.open("a") as file:
             file.write(json.dumps({"key": mutation.key, **vars(result)}) + "\n")

@@ -271,9 +271,14 @@ class _Finder:
             return True
         if isinstance(node, ast.Assign):
             names = {ast.unparse(target) for target in node.targets}
-            return "__all__" in names or (
-                isinstance(node.value, ast.Call)
-                and ast.unparse(node.value.func) in {"TypeVar", "ParamSpec", "NewType"}
+            is_alias = isinstance(node.value, ast.Subscript) and len(self._scope) == 1
+            return (
+                "__all__" in names
+                or is_alias  # of a type
+                or (
+                    isinstance(node.value, ast.Call)
+                    and ast.unparse(node.value.func) in {"TypeVar", "ParamSpec", "NewType"}
+                )
             )
         if isinstance(node, ast.Expr):
             if isinstance(node.value, ast.Constant):
