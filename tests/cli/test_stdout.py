@@ -52,6 +52,22 @@ def test_a_program_that_launches_keeps_its_stdout_and_another_does_not(
     assert capsys.readouterr() == (out, err)
 
 
+def test_programs_that_the_launcher_runs_do_not_write_to_it():
+    code = (
+        "import os, subprocess\n"
+        "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
+        "from plaunch.cli.stdout import Stdout\n"
+        "stdout = Stdout()\n"
+        "with stdout.reserved(is_launch=False):\n"
+        "    subprocess.run(['echo', 'theirs'], check=True)\n"
+        "    stdout.write('ours\\n')\n"
+        "    stdout.hand_over()\n"
+        "    subprocess.run(['echo', 'of workers'], check=True)\n"
+    )
+    done = run_python("-c", code, check=True)
+    assert (done.stdout, done.stderr) == ("ours\nof workers\n", "theirs\n")
+
+
 @pytest.mark.parametrize("first_to_end", [0, 1])
 def test_two_calls_at_once_both_write_to_it(capsys, first_to_end) -> None:
     stdout, before = Stdout(), sys.stdout

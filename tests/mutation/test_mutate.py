@@ -112,6 +112,7 @@ def choose(root, *chosen):
     (folder / "run-0.jsonl").write_text(json.dumps(keys) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("namespaces")
 def test_a_change_that_no_test_notices_survives_until_one_does(project):
     even = {
@@ -136,6 +137,8 @@ def test_a_change_that_no_test_notices_survives_until_one_does(project):
     assert "[tests/test_levels.py::test_even]" in done.stdout
     # This line is executed only in a process that the test starts.
     assert "[tests/test_levels.py::test_program]" in done.stdout
+    records = (project / "build/mutation/run-0.jsonl").read_text().splitlines()[1:]
+    assert [json.loads(record)["tests"] for record in records] == [1, 1, 1]
     assert "4 changes: 1 survived, 1 equivalent, 2 killed" in done.stdout
     assert (project / "core/small/levels.py").read_text() == LEVELS
 
