@@ -1,4 +1,4 @@
-"""Jobs of `plaunch --on=ENGINE` with random faults in every phase, and a judge of how they end.
+"""Jobs of `plaunch --on=ENGINE` with random faults in every phase, judged as simulated jobs are.
 
     python tests/fault_injection/engine_jobs.py [--engine local|ssh] [--runs N] [--seed N]
                                       [--jobs N]
@@ -9,16 +9,16 @@ for the command, its suspension, agents, workers and connections that are killed
 reader of the output that pauses, and a busy machine. A fault happens some milliseconds after an
 event: the start of the command, of all workers, of the save, or the last line of the last worker.
 
-Workers write to a ledger what they have done. `judge` compares it with what the command has
-written and returned. It knows nothing of how plaunch decides. A finding is printed with its seed,
-and the folder of its run is kept.
+Workers note in a ledger what they have done. `observations.py` makes a record of that, of what the
+agents say, and of what the command has written and returned; the checks of the simulator judge it.
+They know nothing of how plaunch decides. A finding is printed with its seed, and the folder of its
+run is kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import re
@@ -30,20 +30,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fault_injection.observations import (
+    WORKER,
+    Observations,
+    WorkerSettings,
+    load_factor,
+    output_records,
+    read_lines,
+    written_lines,
+)
+from plaunch_testing.simulation import FaultKind
+from plaunch_testing.simulation.checks import find_faults
+from plaunch_testing.simulation.record import AgentRecord, FaultRecord, RunRecord
+
 from helpers.engine_clusters import LocalNodes, SshNodes
-from helpers.processes import is_gone, parent_of
+from helpers.processes import parent_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from helpers.engine_commands import EngineCommand
 
@@ -55,46 +68,14 @@ SILENCE = 5.0  # seconds without a sign of the command after which agents end, i
 CONF = "last_call_timeout=1,keep_alive_interval=0.4,keep_alive_max_attempt=8,join_timeout=60"
 MISSING = re.compile(r"output .*(is|may be) missing")
 
-WORKER = """\
-import json, os, signal, sys, time
-lines, block, work, save, graceful = json.loads(sys.argv[1])
-rank, round_ = int(os.environ["RANK"]), int(os.environ["PLAUNCH_ROUND"])
-me = {"rank": rank, "round": round_, "pid": os.getpid(), "agent": os.getppid(),
-      "world": int(os.environ["WORLD_SIZE"]),
-      "attempt": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
-fd = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-def note(event, **facts):
-    os.write(fd, json.dumps({**me, "event": event, **facts}).encode() + b"\\n")
-def write(text):
-    # Workers of a node share a pipe: only writes of up to PIPE_BUF bytes are never interleaved.
-    rest = text.encode()
-    while rest:
-        size = rest.rfind(b"\\n", 0, 4096) + 1
-        os.write(1, rest[:size])
-        rest = rest[size:]
-def stop(signum, frame):
-    note("stopped")
-    os._exit(0)
-if graceful:
-    signal.signal(signal.SIGTERM, stop)
-note("start")
-for first in range(0, lines, block):
-    last = min(first + block, lines)
-    write("".join(f"L {round_} {rank} {os.getpid()} {n} {'x' * (n % 80)}\\n"
-                  for n in range(first, last)))
-    note("wrote", lines=last)
-time.sleep(work)
-if rank == 0:
-    note("saving")
-    time.sleep(save)
-write(f"L {round_} {rank} {os.getpid()} {lines} last\\n")
-note("wrote", lines=lines + 1)
-note("last")
-"""
-
-# The kinds of faults, and the exit codes of a job that each can explain.
-_LOSS = (111, 113)
 LONG = "suspend command for long"
+# What the kinds are in a record; signals for the command have their own.
+RECORDED = {
+    "kill agent": FaultKind.KILL_AGENT, "kill worker": FaultKind.KILLED,
+    "stop agent": FaultKind.PAUSE, "pause reader": FaultKind.READER_PAUSE,
+    "suspend command": FaultKind.COMMAND_PAUSE, LONG: FaultKind.COMMAND_PAUSE,
+    "kill connection": FaultKind.CONNECTION_LOSS, "command SIGKILL": FaultKind.COMMAND_KILLED,
+}  # fmt: skip
 
 
 @dataclass
@@ -106,8 +87,9 @@ class Fault:
         phase: the event after which it happens.
         delay: seconds from the event.
         length: seconds that a suspension or pause takes.
-        at: when it was injected, in seconds from the start of the job; None: it was not.
-        codes: the exit codes that it explains.
+        at: when it was injected, in seconds since the epoch; None: it was not.
+        value: the signal, for a process that it has ended.
+        agent: the process id of the agent that it has hit; 0 for none.
         hit: ids of the agents whose output may be cut.
         nodes: names of the nodes whose output may be cut; `*` for all.
     """
@@ -117,159 +99,20 @@ class Fault:
     delay: float
     length: float = 0.0
     at: float | None = None
-    codes: tuple[int, ...] = ()
+    value: int = 0
+    agent: int = 0
     hit: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
-        when = "not injected" if self.at is None else f"at {self.at:.2f} s"
-        return f"{self.kind} {self.delay:g} s after {self.phase} ({when})"
+        when = " (not injected)" if self.at is None else ""
+        return f"{self.kind} {self.delay:g} s after {self.phase}{when}"
 
-
-@dataclass
-class Facts:
-    """What is known of a job after its end, for the judge.
-
-    Args:
-        code: the exit code of the command, negative for a signal; None if it has not ended.
-        ledger: what workers have noted, in order.
-        out: the lines on the standard output of the command.
-        err: its standard error.
-        faults: those that were planned.
-        restarts: `--max-restarts`.
-        lines: number of lines of each worker before its last one.
-        left: processes that are left.
-    """
-
-    code: int | None
-    ledger: list[dict[str, Any]]
-    out: list[str]
-    err: str
-    faults: list[Fault]
-    restarts: int
-    lines: int
-    left: dict[int, list[str]] = field(default_factory=dict)
-
-    def injected(self) -> list[Fault]:
-        return [fault for fault in self.faults if fault.at is not None]
-
-
-_LINE = re.compile(r"(?:\[([^]]+)\] )?L (\d+) (\d+) (\d+) (\d+) (x*|last)")
-Worker = tuple[int, int, int]  # round, rank, process id
-
-
-def judge(facts: Facts) -> list[str]:
-    """Return what is wrong with the end of a job."""
-    if facts.code is None:
-        return ["the command has not ended"]
-    found = []
-    if facts.left:
-        found.append(f"processes are left: {facts.left}")
-    delivered, nodes, wrong = _delivered(facts)
-    found += wrong
-    found += _judge_output(facts, delivered, nodes)
-    found += _judge_code(facts)
-    if re.search(r'internal error|File ".*/plaunch(_\w+)?/', facts.err):
-        found.append("the launcher has written a traceback")
-    return found
-
-
-def _delivered(facts: Facts) -> tuple[dict[Worker, int], dict[Worker, str], list[str]]:
-    """Return the number of lines of each worker in the output, its node, and wrong lines."""
-    delivered: dict[Worker, int] = defaultdict(int)
-    nodes: dict[Worker, str] = {}
-    wrong = []
-    is_killed = facts.code == -signal.SIGKILL
-    for number, line in enumerate(facts.out):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            # The last line of a worker that was killed, or of a command, may be cut.
-            if not (is_killed and number == len(facts.out) - 1) and not _is_cut(facts, line):
-                wrong.append(f"a line that no worker has written: {line[:200]!r}")
-            continue
-        node, *numbers, _ = match.groups()
-        round_, rank, pid, index = map(int, numbers)
-        worker = round_, rank, pid
-        nodes[worker] = node or ""
-        if index != delivered[worker]:
-            wrong.append(f"line {index} of {worker} comes after {delivered[worker]} lines")
-        delivered[worker] = index + 1
-    return delivered, nodes, wrong[:5]
-
-
-def _is_cut(facts: Facts, line: str) -> bool:
-    """Whether a line is the beginning of one, which was cut with its agent or its worker."""
-    if not facts.injected():
-        return False
-    text = re.sub(r"^\[[^]]+\] ", "", line)
-    return bool(re.fullmatch(r"(L( \d*){0,4}( x*| l?a?s?)?)?", text))
-
-
-def _judge_output(
-    facts: Facts, delivered: dict[Worker, int], nodes: dict[Worker, str]
-) -> list[str]:
-    if facts.code == -signal.SIGKILL:
-        return []
-    wrote: dict[Worker, int] = defaultdict(int)
-    agents: dict[Worker, int] = {}
-    for entry in facts.ledger:
-        worker = entry["round"], entry["rank"], entry["pid"]
-        agents[worker] = entry["agent"]
-        if entry["event"] == "wrote":
-            wrote[worker] = entry["lines"]
-    injected = facts.injected()
-    hit = {pid for fault in injected for pid in fault.hit}
-    cut = {name for fault in injected for name in fault.nodes}
-    found = []
-    is_cut = False
-    for worker, count in wrote.items():
-        if delivered[worker] >= count:
-            continue
-        is_cut = True
-        node = nodes.get(worker)
-        may_be_cut = agents[worker] in hit or "*" in cut or (cut and (node is None or node in cut))
-        if not may_be_cut:
-            found.append(
-                f"{delivered[worker]} of {count} lines of {worker} on {node or 'its node'} have "
-                "arrived, and its agent and its connection survived"
-            )
-    if is_cut and not MISSING.search(facts.err):
-        found.append("output is missing, and no message says so")
-    return found
-
-
-def _judge_code(facts: Facts) -> list[str]:
-    last = max((entry["round"] for entry in facts.ledger), default=-1)
-    entries = [entry for entry in facts.ledger if entry["round"] == last]
-    if facts.code == 0:
-        if not entries:
-            return ["0, and no worker has run"]
-        world = entries[-1]["world"]
-        done = {entry["rank"] for entry in entries if entry["event"] == "last"}
-        return [
-            f"0, and rank {rank} of round {last} has not written its last line"
-            for rank in range(world)
-            if rank not in done
-        ]
-    injected = facts.injected()
-    allowed = {code for fault in injected for code in fault.codes}
-    if facts.code not in allowed:
-        causes = "; ".join(map(str, injected)) or "no fault"
-        return [f"exit code {facts.code} is not explained by {causes}"]
-    if _must_succeed(facts, injected):
-        return [f"exit code {facts.code}, although a restart was left for {injected[0]}"]
-    return []
-
-
-def _must_succeed(facts: Facts, injected: Sequence[Fault]) -> bool:
-    """Whether the one serious fault of a job is one that it can survive."""
-    serious = [fault for fault in injected if fault.codes]
-    return (
-        len(serious) == 1
-        and facts.restarts > 0
-        and serious[0].phase == "all workers"
-        and serious[0].kind in ("kill agent", "kill worker")
-    )
+    def to_record(self) -> FaultRecord:
+        """Return it as the checks know it."""
+        kind = RECORDED.get(self.kind, FaultKind.COMMAND_SIGNAL)
+        host = f"agent{self.agent}" if self.agent else ""
+        return FaultRecord(kind, host, self.at or 0.0, self.length, value=self.value)
 
 
 class Job:
@@ -298,13 +141,12 @@ class Job:
         if any(f.kind == LONG and f.phase in ("begin", "all workers") for f in self.faults):
             self.work = 2 * SILENCE  # or the job is over before agents miss the command
         self.story: list[str] = []
-        self._began = time.monotonic()
+        self._began = time.time()
         self._reading = threading.Event()
         self._reading.set()
-        self._ledger: list[dict[str, Any]] = []
-        self._rest = b""
-        self._position = 0
-        (folder / "worker.py").write_text(WORKER)
+        self.observations = Observations(folder)
+        self.record: RunRecord | None = None
+        self.err = ""
 
     def _random_fault(self) -> Fault:
         chance = self.chance
@@ -327,20 +169,10 @@ class Job:
 
     # --- observations -----------------------------------------------------------------------------
 
-    def ledger(self) -> list[dict[str, Any]]:
-        """Return all entries so far."""
-        with contextlib.suppress(FileNotFoundError), (self.folder / "ledger").open("rb") as file:
-            file.seek(self._position)
-            data = file.read()
-            self._position += len(data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            self._ledger += map(json.loads, lines)
-        return self._ledger
-
     def _has_happened(self, phase: str) -> bool:
         if phase == "begin":
             return True
-        entries = self.ledger()
+        entries = self.observations.ledger()
         last = max((entry["round"] for entry in entries), default=-1)
         entries = [entry for entry in entries if entry["round"] == last]
         if phase == "saving":
@@ -350,12 +182,15 @@ class Job:
         return bool(entries) and len(ranks) == entries[-1]["world"]
 
     def _note(self, text: str) -> None:
-        self.story.append(f"{time.monotonic() - self._began:7.2f} s  {text}")
+        self.story.append(f"{time.time() - self._began:7.2f} s  {text}")
 
     # --- the run ----------------------------------------------------------------------------------
 
     def run(self) -> list[str]:
         """Run the job; return what is wrong with it."""
+        settings = WorkerSettings(
+            self.lines, self.block, work=self.work, save=self.save, is_graceful=self.is_graceful
+        )
         read, write = os.pipe()
         words = [
             f"--nnodes={self.least}:{self.nodes}" if self.least < self.nodes
@@ -366,17 +201,21 @@ class Job:
             f"--rdzv-conf={CONF}",
             "--shutdown-timeout=5",
             "--failure-bundles=none",
+            f"--log-dir={self.folder / 'logs'}",
+            "--event-log-handler=jsonl",
+            "--plugins=fault_injection.node_recorder",
+            "--pass-env=PYTHONPATH",
             *([f"--silence-limit={SILENCE:g}"] if isinstance(self.cluster, SshNodes) else []),
             "--no-python",
-            *(sys.executable, "-S", "-E", "worker.py"),
-            json.dumps([self.lines, self.block, self.work, self.save, self.is_graceful]),
+            *(sys.executable, "-S", "-E", str(WORKER), settings.to_argument()),
         ]  # fmt: skip
         busy = [_busy() for _ in range(self.load)]
         self._note(f"{' '.join(words)}, load {self.load}")
-        self._began = time.monotonic()
+        self._began = time.time()
         command = self.cluster.launch(
-            self.folder, *words, nodes=self.nodes + self.spares, further=1, stdout=write
-        )
+            self.folder, *words, nodes=self.nodes + self.spares, further=1, stdout=write,
+            env={"PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+        )  # fmt: skip
         os.close(write)
         reader = _Reader(read, self._reading)
         code: int | None = None
@@ -385,13 +224,17 @@ class Job:
             while pending and command.process.poll() is None:
                 due = next((f for f in pending if self._has_happened(f.phase)), None)
                 if due is None:
+                    self.observations.look()
                     time.sleep(LOOK)
                     continue
                 pending.remove(due)
                 time.sleep(due.delay)
                 self._inject(due, command)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = command.process.wait(BOUND)
+            deadline = time.monotonic() + BOUND * load_factor()
+            while (code := command.process.poll()) is None and time.monotonic() < deadline:
+                self.observations.look()
+                time.sleep(5 * LOOK)
+            ended_at = time.time()
             self._note(f"the command ends with {code}")
             left = self._wait_for_nothing(command)
         finally:
@@ -404,18 +247,79 @@ class Job:
             for pid in command.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        facts = Facts(
-            code,
-            self.ledger(),
-            reader.lines(),
-            command.err,
-            self.faults,
-            self.restarts,
-            self.lines,
-            left,
+        self.code, self.err, self.out = code, command.err, reader.lines()
+        self.record = self._to_record(code, ended_at, left)
+        return [*find_faults(self.record), *self._find_avoidable_end()]
+
+    def injected(self) -> list[Fault]:
+        """Return the faults that have happened."""
+        return [fault for fault in self.faults if fault.at is not None]
+
+    def _to_record(
+        self, code: int | None, ended_at: float, left: Mapping[int, list[str]]
+    ) -> RunRecord:
+        seen, injected = self.observations, self.injected()
+        events = seen.events()
+        pids = list(dict.fromkeys([*events, *(entry["agent"] for entry in seen.ledger())]))
+        names = {pid: (f"agent{pid}", f"agent{pid}") for pid in pids}
+        rounds = seen.rounds(names, [fault.at for fault in injected if fault.at is not None])
+        command = AgentRecord(
+            "the command",
+            "command",
+            self._began,
+            ended_at,
+            None if code is None else _positive(code),
         )
-        self.facts = facts
-        return judge(facts)
+        command.is_success_sure = bool(rounds) and rounds[-1].has_succeeded
+        command.has_failed = True  # it reports failures of agents
+        agents = []
+        for pid in pids:
+            agent = AgentRecord(*names[pid], self._began, ended_at)
+            seen.complete(agent, pid, rounds)
+            ends = [e for e in events.get(pid, ()) if e["name"] == "plaunch.launcher.finished"]
+            if ends:
+                agent.exit_code = _positive(ends[-1]["metadata"]["exit_code"])
+                agent.ended_at = ends[-1]["timestamp"]
+            agents.append(agent)
+        is_killed = code == -signal.SIGKILL
+        delivered = read_lines(
+            self.out[:-1] if is_killed else self.out, is_mixed=False, may_be_cut=bool(injected)
+        )
+        outputs = output_records(
+            delivered,
+            written_lines(seen.ledger()),
+            {pid for fault in injected for pid in fault.hit},
+            {name for fault in injected for name in fault.nodes} | ({"*"} if is_killed else set()),
+        )
+        has_traceback = re.search(r'internal error|File ".*/plaunch(_\w+)?/', self.err)
+        return RunRecord(
+            self.least,
+            self.nodes,
+            self.workers,
+            self.restarts,
+            latency=0.01,
+            faults=[fault.to_record() for fault in injected],
+            rounds=rounds,
+            nodes=[command, *agents],
+            errors=[f"the command has written: {self.err[-500:]}"] if has_traceback else [],
+            unfinished=["the command"] if code is None else [],
+            leftovers=[f"process {pid} ({' '.join(title)})" for pid, title in left.items()],
+            outputs=outputs,
+            is_loss_shown=None if is_killed else bool(MISSING.search(self.err)),
+            precision=load_factor(),
+        )
+
+    def _find_avoidable_end(self) -> Iterator[str]:
+        """The job has ended, although a restart was left for its only fault."""
+        serious = [one for one in self.injected() if one.kind not in ("stop agent", "pause reader")]
+        if (
+            self.code
+            and len(serious) == 1
+            and self.restarts > 0
+            and serious[0].phase == "all workers"
+            and serious[0].kind in ("kill agent", "kill worker")
+        ):
+            yield f"restarts: exit code {self.code}, although one was left for {serious[0]}"
 
     def _wait_for_nothing(self, command: EngineCommand) -> dict[int, list[str]]:
         deadline = time.monotonic() + LEFT_BOUND
@@ -427,7 +331,7 @@ class Job:
         name, _, rest = fault.kind.partition(" ")
         if command.process.poll() is not None:
             return
-        fault.at = time.monotonic() - self._began
+        fault.at = time.time()
         done = getattr(self, f"_{name}")(fault, rest, command)
         if done:
             self._note(f"{fault}: {done}")
@@ -436,11 +340,12 @@ class Job:
 
     def _kill(self, fault: Fault, what: str, command: EngineCommand) -> str:
         if what == "worker":
-            alive = [e for e in self.ledger() if e["event"] == "start" and not is_gone(e["pid"])]
+            alive = self.observations.look()
             if not alive:
                 return ""
             entry = self.chance.choice(alive)
-            fault.codes = (128 + signal.SIGKILL,)
+            fault.value, fault.agent = -signal.SIGKILL, entry["agent"]
+            self.observations.note_kill(entry, -signal.SIGKILL)
             return _send(entry["pid"], signal.SIGKILL) and f"rank {entry['rank']}"
         if what == "connection":
             parent = _pid_of(command)
@@ -451,13 +356,13 @@ class Job:
                         clients.append(client)
             if not clients:
                 return ""
-            fault.codes, fault.nodes = (*_LOSS, 255), {"*"}
+            fault.nodes = {"*"}
             return _send(self.chance.choice(clients), signal.SIGKILL)
         agents = command.agents()
         if not agents:
             return ""
         pid = self.chance.choice(agents)
-        fault.codes, fault.hit = _LOSS, {pid}
+        fault.agent, fault.hit = pid, {pid}
         return _send(pid, signal.SIGKILL)
 
     def _stop(self, fault: Fault, what: str, command: EngineCommand) -> str:
@@ -465,6 +370,7 @@ class Job:
         pid = self.chance.choice(agents) if agents else 0
         if not pid or not _send(pid, signal.SIGSTOP):
             return ""
+        fault.agent = pid
         time.sleep(fault.length)
         return _send(pid, signal.SIGCONT)
 
@@ -473,18 +379,18 @@ class Job:
         if not pid:
             return ""
         if what == "thrice":
-            fault.codes, fault.nodes = (143, -15), {"*"}
+            fault.value, fault.nodes = signal.SIGTERM, {"*"}
             for _ in range(3):
                 _send(pid, signal.SIGTERM)
                 time.sleep(0.02)
             return "SIGTERM three times"
         signum = signal.Signals[what]
-        fault.codes = (-signum,) if signum == signal.SIGKILL else (128 + signum, -signum)
+        fault.value = signum
         return _send(pid, signum)
 
     def _suspend(self, fault: Fault, what: str, command: EngineCommand) -> str:
         if fault.kind == LONG:
-            fault.codes, fault.nodes = (117,), {"*"}
+            fault.nodes = {"*"}
         pid = _pid_of(command)
         if not pid or not _send(pid, signal.SIGSTOP):
             return ""
@@ -543,6 +449,11 @@ def _send(pid: int, signum: int) -> str:
     return f"{signal.Signals(signum).name} for {pid}"
 
 
+def _positive(code: int) -> int:
+    """Return the exit code that a shell shows."""
+    return 128 - code if code < 0 else code
+
+
 def _busy() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-S", "-E", "-c", "while True: pass"])
 
@@ -550,7 +461,7 @@ def _busy() -> subprocess.Popen[bytes]:
 def run(
     cluster: LocalNodes,
     seed: int,
-    report: Callable[[Job], None] = lambda job: None,
+    report: Callable[[Job, list[str]], None] = lambda job, findings: None,
 ) -> str:
     """Run one job; return what is wrong with it and its story, or "".
 
@@ -559,12 +470,12 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix=f"engine-chaos-{seed}-"))
     job = Job(folder, cluster, random.Random(seed))
     found = job.run()
-    report(job)
+    report(job, found)
     if not found:
         shutil.rmtree(folder)
         return ""
-    (folder / "out").write_text("\n".join(job.facts.out))
-    story = "\n  ".join((*job.story, f"see {folder}", *job.facts.err.splitlines()[-12:]))
+    (folder / "out").write_text("\n".join(job.out))
+    story = "\n  ".join((*job.story, f"see {folder}", *job.err.splitlines()[-12:]))
     return f"seed {seed}: {'; '.join(found)}\n  {story}"
 
 
@@ -584,11 +495,11 @@ def main(arguments: Iterable[str] | None = None) -> int:
     codes: Counter[tuple[str, int | None]] = Counter()
     done = findings = 0
 
-    def report(job: Job) -> None:
+    def report(job: Job, found: list[str]) -> None:
         nonlocal done
         done += 1
-        kinds = sorted({fault.kind for fault in job.facts.injected()}) or ["no fault"]
-        codes[", ".join(kinds) if len(kinds) == 1 else "several faults", job.facts.code] += 1
+        kinds = sorted({fault.kind for fault in job.injected()}) or ["no fault"]
+        codes[", ".join(kinds) if len(kinds) == 1 else "several faults", job.code] += 1
         if sys.stderr.isatty() or done % 20 == 0:
             print(f"\r{done} of {args.runs} runs, {findings} findings ", end="", file=sys.stderr)
 

@@ -1,25 +1,24 @@
-"""Jobs with random faults, and the checks that must pass in spite of them.
+"""Jobs of real agents with faults from a seed, and the checks that simulated jobs pass, too.
 
-    python tests/fault_injection/jobs.py [--backend c10d|c10d-torch|etcd-v2] [--runs N] [--seed N]
+    python tests/fault_injection/jobs.py [--store job|tcp|etcd] [--runs N] [--seed N]
                                [--cables] [--preload MODULE]
 
-`c10d-torch` is `c10d` with `store=torch`. Each run is a job of several agents with small workers;
-its seed decides how many there are and what happens when: nodes arrive, leave, are killed or
-paused, workers are killed, an etcd server is killed and comes back, and with `--cables` each node
-is a namespace (which needs root) whose cable is cut. With `--preload` the workers are forked after
-that import, and fork servers are killed or stopped. At the end the workers succeed. `check` has the
-conditions. A finding is printed with its seed, and the folder of its run is kept.
-
-Faults of launchers and workers are injected by the launchers themselves (plugin `fault_injection`),
-when a file appears. This program itself causes the faults of launchers that are not running a
-round, of fork servers, etcd and cables.
+Each run is a job of several agents with small workers. The script of a seed says how many there are
+and what happens when: it is made by `plaunch_testing.simulation.make_script`, with the faults that
+exist on one machine. Workers exit, are killed, hang and resist; agents and whole nodes are killed
+or suspended, get signals and requests of plaunchctl, come and go; the store is killed or suspended.
+With `--cables` each node is a namespace (which needs root) whose cable is cut. With `--preload` the
+workers are forked after that import. What was observed becomes a `RunRecord`, and
+`plaunch_testing.simulation.checks` judges it. A finding is printed with its seed, and the folder
+of its run is kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import heapq
+import itertools
 import os
 import random
 import re
@@ -29,88 +28,109 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fault_injection.observations import (
+    WORKER,
+    Observations,
+    WorkerSettings,
+    load_factor,
+    output_records,
+    processes_with,
+    read_lines,
+    written_lines,
+)
 from plaunch_rendezvous_etcd.testing import EtcdServer
+from plaunch_testing.simulation import FaultKind, StoreKind, make_script
+from plaunch_testing.simulation.checks import find_faults
+from plaunch_testing.simulation.record import AgentRecord, FaultRecord, RunRecord
 
 from helpers.network import Network
 from helpers.ports import free_port
-from helpers.processes import is_gone
+from helpers.processes import children_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-BOUND = 90.0  # seconds; enough for each step on a busy machine
-CONF = "keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=1,join_timeout=60"
-LOOK = 0.05  # seconds between two checks of the workers' messages
-ENDING = 0.5  # seconds for orphans to end by themselves
-INJECTED = 2.0  # seconds for a launcher to inject a fault after its file has changed
-PAUSES = (0.3, 1.0, 2.0, 5.0)  # seconds
-QUIET = 3.0  # seconds without a change after which a world is the last one
+    from plaunch_testing.simulation import InjectedFault, Script
 
-# A worker reports its variables in one write, and runs until the file `finish` exists. Only a
-# forked worker has the preloaded module at its start.
-WORKER = """\
-import sys
-is_forked = sys.argv[2] in sys.modules
-import json, os, time
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-         "TORCHELASTIC_RESTART_COUNT", "PLAUNCH_ROUND")
-me = {name: int(os.environ[name]) for name in names}
-me |= {"pid": os.getpid(), "node": int(sys.argv[1]), "store": os.environ["MASTER_PORT"]}
-me["forked"] = is_forked
-fd = os.open("said", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-os.write(fd, json.dumps(me).encode() + b"\\n")
-while not os.path.exists("finish"):
-    time.sleep(0.05)
-"""
-_SERVERS = re.compile(rb"PLAUNCH_FORK_SERVER=\d+")  # a variable that workers do not have
+BOUND = 150.0  # seconds for the end of a job after its last fault, on an idle machine
+CONF = "keep_alive_interval=0.5,keep_alive_max_attempt=8,last_call_timeout=1,join_timeout=30"
+LOOK = 0.05  # seconds between two observations
+LEFT_BOUND = 20.0  # seconds until nothing is left of a job, on an idle machine
+LONGEST = 8.0  # seconds of a fault
+SPEED = 0.5  # of virtual seconds: a script with a real job takes half of the time
+PRECISION = 0.5  # seconds between a fault and its note
+HANG_NOTICE = 3.0  # seconds after which a test reports that ranks wait for one that is gone
+BARRIER = 30  # seconds that nodes wait for each other after their success
+SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT")
+TAG = "PLAUNCH_TEST_JOB"
+PLAUNCHCTL = "from plaunch_control.cli import entry_point; entry_point()"
+
+# The faults that exist on one machine, chosen as often as they are listed.
+KINDS = (
+    FaultKind.FAIL, FaultKind.FAIL, FaultKind.KILLED, FaultKind.KILLED, FaultKind.EARLY,
+    FaultKind.HANG, FaultKind.RESIST, FaultKind.KILL_AGENT, FaultKind.KILL_AGENT, FaultKind.CRASH,
+    FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.SIGNAL, FaultKind.STOP_JOB, FaultKind.RESTART_JOB,
+    FaultKind.LEAVE, FaultKind.JOIN, FaultKind.STORE_DOWN, FaultKind.STORE_PAUSE,
+    FaultKind.UNHEALTHY,
+)  # fmt: skip
+CABLES = (FaultKind.CUT, FaultKind.CUT, FaultKind.CUT)
+_REQUESTS = {
+    FaultKind.STOP_JOB: "stop", FaultKind.RESTART_JOB: "restart", FaultKind.LEAVE: "leave",
+}  # fmt: skip
 AFRESH = "started afresh"  # in the launcher's message about workers that it does not fork
 
 
-def is_fork_server(pid: int, folder: Path) -> bool:
-    """Whether a process is a launcher's fork server in this folder, or not yet a worker."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        is_here = os.readlink(f"/proc/{pid}/cwd") == str(folder)
-    except OSError:  # it has ended, or belongs to another user
-        return False
-    return is_here and any(_SERVERS.fullmatch(variable) for variable in variables)
-
-
-class Finding(Exception):
-    """A violated condition."""
-
-
-@dataclass
+@dataclass(eq=False)
 class Node:
-    """One agent, and the faults that it got."""
+    """One agent, and what is known of it."""
 
     number: int
     process: subprocess.Popen[bytes]
     log: Path
-    done: list[str] = field(default_factory=list)
+    record: AgentRecord
     told: int = 0  # number of faults requested from it
+    is_cut_off: bool = False  # whether it was killed, so that its last output may be missing
 
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def find_fork_server(self) -> int:
-        """Its process id; 0 if there is none."""
-        with contextlib.suppress(OSError):  # unless it has ended
-            for task in os.listdir(f"/proc/{self.process.pid}/task"):
-                children = Path(f"/proc/{self.process.pid}/task/{task}/children").read_text()
-                for child in map(int, children.split()):  # oldest first, so before its workers
-                    if is_fork_server(child, self.log.parent):
-                        return child
-        return 0
+
+@dataclass(eq=False)
+class Happened:
+    """A fault of the script that was injected, or an effect of one."""
+
+    kind: FaultKind
+    host: str
+    at: float
+    lasts: float = 0.0
+    value: int = 0
+    had_effect: bool = True
+    request: subprocess.Popen[bytes] | None = None
+    node: Node | None = None
+
+    def to_record(self) -> FaultRecord:
+        return FaultRecord(self.kind, self.host, self.at, self.lasts, self.had_effect, self.value)
+
+
+@dataclass
+class Story:
+    """What has happened, for people."""
+
+    began: float
+    lines: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        self.lines.append(f"{time.time() - self.began:7.2f} s  {text}")
 
 
 class Job:
@@ -118,84 +138,109 @@ class Job:
 
     Args:
         folder: for its files.
-        backend: one of `BACKENDS`.
-        chance: makes all random choices.
+        script: what happens.
         network: the network of the nodes, if any.
-        etcd: the server, if the backend needs one.
+        etcd: the server, if the store needs one.
         preload: the module that is imported before workers are forked, if any.
     """
 
     def __init__(
         self,
         folder: Path,
-        backend: str,
-        chance: random.Random,
-        network: Network | None,
-        etcd: EtcdServer | None,
+        script: Script,
+        network: Network | None = None,
+        etcd: EtcdServer | None = None,
         preload: str = "",
     ) -> None:
-        backend, is_torch, _ = backend.partition("-torch")
-        self._store = ",store=torch" if is_torch else ""
-        self.folder, self.chance, self.network, self.etcd = folder, chance, network, etcd
+        self.folder, self.script, self.network, self.etcd = folder, script, network, etcd
         self.preload = preload
-        self.least = chance.randint(1, 2)
-        self.most = self.least + chance.randint(0, 2)
-        self.restarts = chance.randint(0, 2)
-        self.workers = chance.randint(1, 2)  # of each node
-        self.failures = 0  # number of injected failures
         self.nodes: list[Node] = []
-        self.story: list[str] = []
+        self.happened: list[Happened] = []
+        self.story = Story(time.time())
+        self.observations = Observations(folder)
+        self.record: RunRecord | None = None
+        self._latest: dict[int, Node] = {}
+        self._cut: dict[int, int] = Counter()
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._hosts_store = etcd is None
+        self._temporary = folder / "tmp"
+        self._temporary.mkdir(exist_ok=True)
+        self._sockets = Path(tempfile.mkdtemp(prefix="pl", dir="/tmp"))  # paths are limited
+        self._has_names = os.geteuid() == 0
         host = "127.0.0.1" if network is None else network.address(0)
         port = free_port()
         if etcd is not None:
             host, _, text = etcd.endpoint.rpartition(":")
             host, port = (host if network is None else network.own_address()), int(text)
+        restarts = f"{script.max_restarts}"
+        if script.node_restarts is not None:
+            restarts += f",node:{script.node_restarts}"
         self._options = [
-            f"--nnodes={self.least}:{self.most}",
-            f"--nproc-per-node={self.workers}",
-            f"--max-restarts={self.restarts}",
-            f"--rdzv-backend={backend}",
+            f"--nnodes={script.min_nodes}:{script.max_nodes}",
+            f"--nproc-per-node={script.workers}",
+            f"--max-restarts={restarts}",
+            f"--rdzv-backend={'etcd-v2' if etcd else 'c10d'}",
             f"--rdzv-endpoint={host}:{port}",
             f"--rdzv-id=chaos-{folder.name}",
-            "--exit-barrier-timeout=30",
+            f"--exit-barrier-timeout={BARRIER}",
+            "--shutdown-timeout=4",
             f"--log-dir={folder / 'logs'}",
+            "--event-log-handler=jsonl",
             "--failure-bundles=none",
+            "--plugins=fault_injection.node_recorder",
         ]
+        if script.exclude_after:
+            self._options.append(f"--exclude-node-after={script.exclude_after}")
         if preload:
             self._options.append(f"--preload={preload}")
-        self._backend = backend
-        (folder / "worker.py").write_text(WORKER)
 
-    # --- faults -----------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start another node."""
-        number = len(self.nodes)
+    def start(self, number: int) -> None:
+        """Start the agent of a node."""
+        script = self.script
         conf = CONF
-        within: tuple[str, ...] = ()
-        environ = {**os.environ, "LOGLEVEL": "INFO"}
-        if self.network is not None:
-            within = self.network.within(number)
-        if self._backend == "c10d":
-            conf += f",is_host={'false' if number else 'true'}{self._store}"
+        if self.etcd is None:
+            conf += f",is_host={'false' if number else 'true'}"
+            if script.store is StoreKind.TCP:
+                conf += ",store=torch"
+        within = [] if self.network is None else [*self.network.within(number)]
+        if self._has_names:
+            within += ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"n{number}"]
+        start = len([node for node in self.nodes if node.number == number])
+        name = f"n{number}.{start}"
         # Without `site` an interpreter starts sooner, and cannot become a fork server.
         interpreter = [sys.executable] if self.preload else [sys.executable, "-S", "-E"]
+        ranks = range(script.max_nodes * script.workers)
         faults = [
-            f"kill:agent,step-file=kill.{number}",
-            *(f"stop:agent,for={s}s,times=inf,step-file=stop.{number}.{s}" for s in PAUSES),
-            *(
-                f"kill:rank={rank},times=inf,step-file=fail.{number}.{rank}"
-                for rank in range(self.most * self.workers)
-            ),
+            f"kill:rank={rank},times=inf,signal={name_},step-file=kill.{number}.{rank}.{name_}"
+            for rank in ranks
+            for name_ in SIGNALS
         ]
-        log = self.folder / f"node{number}.log"
+        more = []
+        if script.check_time is not None:
+            more.append(f"--health-check=command:test ! -e {self.folder}/unhealthy.{number}")
+        settings = WorkerSettings(
+            lines=500, stream=2, work=script.duration * SPEED, meets=True,
+            stop_time=script.stop_times[number] * SPEED, node=f"n{number}",
+            preload=self.preload or "none",
+        )  # fmt: skip
+        log = self.folder / f"{name}.log"
+        environ = {
+            **os.environ,
+            "LOGLEVEL": "INFO",
+            "TMPDIR": str(self._temporary),
+            "PLAUNCH_RUNTIME_DIR": str(self._sockets),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            TAG: f"{self.folder.name}-{number}-{start}.",
+        }
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
-                    *(*within, sys.executable, "-m", "plaunch"),
-                    *(*self._options, f"--rdzv-conf={conf}", f"--inject={';'.join(faults)}"),
-                    "--no-python",
-                    *(*interpreter, "worker.py", str(number), self.preload or "none"),
+                    *(*within, sys.executable, "-m", "plaunch", *self._options),
+                    *(f"--rdzv-conf={conf}", f"--inject={';'.join(faults)}", *more, "--no-python"),
+                    *(*interpreter, str(WORKER), settings.to_argument()),
                 ],
                 cwd=self.folder,
                 env=environ,
@@ -203,309 +248,387 @@ class Job:
                 stdout=output,
                 stderr=output,
             )
-        self.nodes.append(Node(number, process, log))
-        self._note(f"node {number} starts")
+        node = Node(number, process, log, AgentRecord(name, f"n{number}", time.time()))
+        self.nodes.append(node)
+        self._latest[number] = node
+        self.story.note(f"{name} starts, pid {process.pid}")
 
-    def kill(self, node: Node) -> None:
-        """Simulate the failure of a machine."""
-        self._note(f"node {node.number} is killed")
-        node.done.append("kill")
-        self._tell(node, f"kill.{node.number}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            node.process.wait(INJECTED)
-        node.process.kill()  # without running workers it injects no fault itself
-        node.process.wait()
+    def _processes_of(self, node: Node) -> list[int]:
+        start = [one for one in self.nodes if one.number == node.number].index(node)
+        return [*processes_with(f"{TAG}={self.folder.name}-{node.number}-{start}.".encode())]
 
-    def leave(self, node: Node) -> None:
-        """Preempt a machine, with a signal."""
-        self._note(f"node {node.number} gets SIGTERM")
-        node.done.append("leave")
-        node.process.terminate()
+    # --- faults -----------------------------------------------------------------------------------
 
-    def pause(self, node: Node) -> None:
-        """Suspend a launcher for a while, but not its workers, as in a container."""
-        length = self.chance.choice(PAUSES)
-        self._note(f"node {node.number} is paused for {length} s")
-        node.done.append("pause")
-        if self._alive_on(node):
-            self._tell(node, f"stop.{node.number}.{length}")
-            time.sleep(length)
+    def _inject(self, fault: InjectedFault) -> None:
+        node = self._latest.get(fault.node)
+        lasts = min(fault.lasts * SPEED, LONGEST)
+        one = Happened(fault.kind, f"n{fault.node}", time.time(), 0.0, fault.value, False)
+        self.happened.append(one)
+        if fault.kind.name.startswith("STORE"):
+            what = self._hit_store(one, fault, lasts)
+        elif fault.kind is FaultKind.CUT:
+            what = self._hit_cable(one, fault, lasts)
+        elif fault.kind is FaultKind.UNHEALTHY:
+            what = self._hit_health(one, fault, lasts)
+        elif fault.kind is FaultKind.JOIN:
+            what = ""
+            if node is not None and not node.is_running():
+                self.start(fault.node)
+                what = one.host
+        elif node is None or not node.is_running():
+            what = ""
         else:
-            node.process.send_signal(signal.SIGSTOP)
-            time.sleep(length)
-            node.process.send_signal(signal.SIGCONT)
+            one.node = node
+            what = self._hit_node(one, fault, node, lasts)
+            if what and node.number == 0 and self._hosts_store:
+                self._lose_host(one, fault, lasts)
+        one.had_effect = bool(what)
+        self.story.note(f"FAULT {fault.kind.value}: {what or 'no effect'}")
 
-    def cut(self, node: Node) -> None:
-        """Cut a cable for a while."""
-        if self.network is None:
-            return
-        length = self.chance.choice((0.3, 2.0, 6.0))
-        self._note(f"the cable of node {node.number} is cut for {length} s")
-        node.done.append("cut")
-        self.network.cut(node.number)
-        time.sleep(length)
-        self.network.mend(node.number)
+    def _lose_host(self, one: Happened, fault: InjectedFault, lasts: float) -> None:
+        """What hits the host of the store hits the store."""
+        if fault.kind in (FaultKind.KILL_AGENT, FaultKind.CRASH, FaultKind.SIGNAL):
+            self.happened.append(Happened(FaultKind.STORE_DOWN, "", one.at))
+        elif fault.kind is FaultKind.PAUSE:
+            self.happened.append(Happened(FaultKind.STORE_SLOW, "", one.at, lasts))
 
-    def fail(self, node: Node) -> None:
-        """Kill a worker of a node."""
-        alive = self._alive_on(node)
-        if alive:
-            said = self.chance.choice(alive)
-            self._note(f"rank {said['RANK']} (pid {said['pid']}) on node {node.number} is killed")
-            self._tell(node, f"fail.{node.number}.{said['RANK']}")
-            node.done.append("fail")
-
-    def hurt_fork_server(self, node: Node) -> None:
-        """Kill or suspend a fork server."""
-        signum = self.chance.choice((signal.SIGKILL, signal.SIGSTOP))
-        pid = node.find_fork_server()
-        if pid:
-            self._note(f"the fork server (pid {pid}) of node {node.number} gets {signum.name}")
-            node.done.append("hurt_fork_server")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
-
-    def restart_etcd(self) -> None:
-        """Kill the etcd server, and start it again with its data."""
+    def _hit_store(self, one: Happened, fault: InjectedFault, lasts: float) -> str:
+        one.host, one.lasts = "", lasts
         if self.etcd is not None:
-            self._note("etcd is killed, and comes back")
-            self.etcd.kill()
-            time.sleep(self.chance.choice((0.0, 0.5, 2.0)))
-            self.etcd.start()
+            if fault.kind is FaultKind.STORE_DOWN:
+                self.etcd.kill()
+                self._at(lasts, self.etcd.start)
+                return f"etcd, for {lasts:.2f} s"
+            self.etcd.pause()
+            self._at(lasts, self.etcd.resume)
+            return f"etcd, for {lasts:.2f} s"
+        servers = self._store_servers()
+        if not servers:
+            return ""
+        if fault.kind is FaultKind.STORE_DOWN:
+            one.lasts = 0.0
+            return _send(servers[0], signal.SIGKILL)
+        what = _send(servers[0], signal.SIGSTOP)
+        self._at(lasts, partial(_send, servers[0], signal.SIGCONT))
+        return what and f"{what}, for {lasts:.2f} s"
 
-    def hurt(self) -> None:
-        """Cause a random fault from which the job can recover."""
-        # If the store is on one node, the job cannot recover from its loss, as documented.
-        first = 1 if self._backend == "c10d" else 0
-        running = [n for n in self.nodes if n.is_running() and "leave" not in n.done]
-        others = [node for node in running if node.number >= first]
-        what = ["start", "pause", "fail", "restart_etcd", "cut"]
-        if self.preload:
-            what += ["hurt_fork_server", "hurt_fork_server"]
-        if len(running) > self.least and others:
-            what += ["kill", "kill", "leave"]
-        if self.network is not None and len(self.nodes) == NODES:
-            what.remove("start")
-        kind = self.chance.choice(what)
-        if kind == "restart_etcd":
-            self.restart_etcd()
-        elif kind == "start":
-            if len(running) < self.most + 1:  # one spare
-                self.start()
-        elif running and kind in ("pause", "fail", "hurt_fork_server"):
-            getattr(self, kind)(self.chance.choice(running))
-        elif others:
-            getattr(self, kind)(self.chance.choice(others))
+    def _store_servers(self) -> list[int]:
+        host = self._latest.get(0)
+        if host is None or not host.is_running():
+            return []
+        with contextlib.suppress(OSError):
+            return [
+                pid
+                for pid in children_of(host.process.pid)
+                if b"job_store" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
+        return []
 
-    def _tell(self, node: Node, file: str) -> None:
-        """Make the launcher of a node inject the fault of this file."""
-        node.told += 1
-        part = self.folder / f".{file}"
-        part.write_text(str(node.told))
-        part.rename(self.folder / file)
+    def _hit_cable(self, one: Happened, fault: InjectedFault, lasts: float) -> str:
+        if self.network is None:
+            return ""
+        one.lasts = lasts
+        self.network.cut(fault.node)
+        self._cut[fault.node] += 1
+        self._at(lasts, partial(self._mend, fault.node))
+        if fault.node == 0 and self._hosts_store:
+            self.happened.append(Happened(FaultKind.STORE_LOSS, "", one.at, lasts))
+        return f"n{fault.node}, for {lasts:.2f} s"
 
-    # --- observations -----------------------------------------------------------------------------
+    def _mend(self, number: int) -> None:
+        self._cut[number] -= 1
+        if self.network is not None and not self._cut[number]:
+            self.network.mend(number)
 
-    def said(self) -> list[dict[str, Any]]:
-        """All messages of workers, in order."""
-        path = self.folder / "said"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+    def _hit_health(self, one: Happened, fault: InjectedFault, lasts: float) -> str:
+        if self.script.check_time is None:
+            return ""
+        one.lasts = lasts
+        path = self.folder / f"unhealthy.{fault.node}"
+        path.touch()
+        self._at(lasts, lambda: path.unlink(missing_ok=True))
+        return f"n{fault.node}, for {lasts:.2f} s"
 
-    def _alive_on(self, node: Node) -> list[dict[str, Any]]:
-        mine = [said for said in self.said() if said["node"] == node.number]
-        return [said for said in mine if not is_gone(said["pid"])]
+    def _hit_node(self, one: Happened, fault: InjectedFault, node: Node, lasts: float) -> str:
+        kind, process = fault.kind, node.process
+        if kind in (FaultKind.KILL_AGENT, FaultKind.CRASH):
+            node.is_cut_off = True
+            if kind is FaultKind.CRASH:
+                process.send_signal(signal.SIGSTOP)
+                for pid in self._processes_of(node):
+                    _send(pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+            node.record.ended_at = time.time()
+            if fault.returns:
+                self._at(lasts, partial(self._return, node))
+            return node.record.name
+        if kind is FaultKind.PAUSE:
+            one.lasts = lasts
+            process.send_signal(signal.SIGSTOP)
+            self._at(lasts, partial(process.send_signal, signal.SIGCONT))
+            return f"{node.record.name} for {lasts:.2f} s"
+        if kind is FaultKind.SIGNAL:
+            node.record.ends_by_itself = node.record.is_asked_to_end = True
+            process.terminate()
+            return node.record.name
+        if kind in _REQUESTS:
+            one.request = self._request(node, _REQUESTS[kind])
+            return node.record.name
+        if kind is FaultKind.RESIST:
+            (self.folder / f"resist.n{node.number}").write_text(f"{lasts:.2f}")
+            return f"{node.record.name} for {lasts:.2f} s"
+        running = [e for e in self.observations.look() if e["agent"] == process.pid]
+        if not running:
+            return ""
+        entry = running[max(fault.value, 0) % len(running)]
+        what = f"rank {entry['rank']} (pid {entry['pid']}) on {node.record.name}"
+        if kind is FaultKind.HANG:
+            self._write(f"hang.{process.pid}", "")
+        elif kind is FaultKind.KILLED:
+            node.told += 1
+            name = signal.Signals(-fault.value).name
+            self._write(f"kill.{node.number}.{entry['rank']}.{name}", str(node.told))
+        else:
+            one.value = fault.value if kind is FaultKind.FAIL else 0
+            self._write(f"exit.{entry['pid']}", str(one.value))
+            if kind is FaultKind.EARLY:
+                self._at(HANG_NOTICE, partial(self._report_hang, entry))
+        return what
 
-    def injected(self) -> list[dict[str, Any]]:
-        """The faults that the launchers have injected into workers, by their logs."""
-        logs = (self.folder / "logs").glob("*/chaos-*.jsonl")
-        lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-        return [line for line in lines if line.get("is_done") and line["rank"] is not None]
+    def _report_hang(self, early: dict[str, object]) -> None:
+        """Report a hang where ranks wait for one that has ended early."""
+        for entry in self.observations.look():
+            if (entry["round"], entry["attempt"]) == (early["round"], early["attempt"]):
+                self.story.note(f"rank {entry['rank']} is reported as hanging")
+                self._write(f"hang.{entry['agent']}", "")
+                return
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + BOUND
-        while not condition():
+    def _request(self, node: Node, what: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", PLAUNCHCTL, what, str(node.process.pid)],
+            env={**os.environ, "PLAUNCH_RUNTIME_DIR": str(self._sockets)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _return(self, node: Node) -> None:
+        if self._latest[node.number] is node:
+            self.start(node.number)
+
+    def _write(self, name: str, text: str) -> None:
+        part = self.folder / f".{name}"
+        part.write_text(text)
+        part.rename(self.folder / name)
+
+    def _at(self, after: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._later, (time.monotonic() + after, next(self._count), action))
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> list[str]:
+        """Run the job; return what is wrong with it."""
+        script = self.script
+        for number, at in enumerate(script.starts):
+            self._at(at * SPEED, partial(self.start, number))
+        for fault in script.faults:
+            self._at(fault.at * SPEED, partial(self._inject, fault))
+        deadline = time.monotonic() + BOUND * load_factor()
+        while self._later or any(node.is_running() for node in self.nodes):
+            while self._later and self._later[0][0] <= time.monotonic():
+                heapq.heappop(self._later)[2]()
+            self._observe()
+            if self._later:
+                deadline = max(deadline, self._later[-1][0] + BOUND)
             if time.monotonic() > deadline:
-                raise Finding(f"not within {BOUND:g} s: {what}")
+                break
             time.sleep(LOOK)
+        return self._judge()
 
-    def world(self) -> list[dict[str, Any]]:
-        """The running workers, if they are exactly one whole world."""
-        alive = [said for said in self.said() if not is_gone(said["pid"])]
-        rounds = {
-            (said["PLAUNCH_ROUND"], said["WORLD_SIZE"], said["TORCHELASTIC_RESTART_COUNT"])
-            for said in alive
-        }
-        is_whole = len(rounds) == 1 and sorted(said["RANK"] for said in alive) == list(
-            range(alive[0]["WORLD_SIZE"])
-        )
-        return alive if is_whole else []
+    def _observe(self) -> None:
+        self.observations.look()
+        for node in self.nodes:
+            if node.record.ended_at is None and not node.is_running():
+                node.record.ended_at = time.time()
+                self.story.note(f"{node.record.name} ends with {node.process.returncode}")
 
-    def has_settled(self) -> bool:
-        """Whether the same world has run for a while, or no node runs any more."""
-        before = self.world()
-        if not before:
-            return not any(node.is_running() for node in self.nodes)
-        until = time.monotonic() + QUIET
-        while time.monotonic() < until:
+    def _judge(self) -> list[str]:
+        self._observe()
+        unfinished = [node.record.name for node in self.nodes if node.is_running()]
+        left = [] if unfinished else self._find_left()
+        for request in (one.request for one in self.happened):
+            if request is not None:
+                request.wait()
+        self.record = record = self._to_record(unfinished, left)
+        return [*find_faults(record), *self._find_wrong_forks()]
+
+    def _find_left(self) -> list[str]:
+        tag = f"{TAG}={self.folder.name}-".encode()
+        deadline = time.monotonic() + LEFT_BOUND * load_factor()
+        while (left := processes_with(tag)) and time.monotonic() < deadline:
             time.sleep(LOOK)
-            if self.world() != before:
-                return False
-        running = sum(node.is_running() for node in self.nodes)
-        return len(before) // self.workers == min(running, self.most)
+        self.observations.look()
+        found = [f"process {pid} ({title})" for pid, title in left.items()]
+        if not any(node.is_cut_off for node in self.nodes):
+            files = [*self._temporary.iterdir(), *self._sockets.iterdir()]
+            found += [f"the file {path.name}" for path in files]
+        return found
 
-    def run(self) -> None:
-        """Cause the faults, and then let the workers succeed."""
-        for _ in range(self.chance.randint(self.least, self.most)):
-            self.start()
-        if self.chance.random() < 0.8:  # otherwise faults begin before there is a world
-            self.until(self.world, "a first world")
-        for _ in range(self.chance.randint(1, 6)):
-            self.hurt()
-            time.sleep(self.chance.choice((0.0, 0.2, 1.0, 2.5)))
-        self.until(self.has_settled, "one world of all nodes, or the end")
-        self._note("the workers may succeed")
-        (self.folder / "finish").touch()
-        self.until(
-            lambda: not any(node.is_running() for node in self.nodes),
-            "the end of all launchers",
-        )
-        self.failures = len(self.injected())
-        self.check()
-
-    def check(self) -> None:
-        """Check the conditions after the end of the job.
-
-        Raises:
-            Finding: something is not.
-        """
-        said = self.said()
-        worlds = defaultdict(list)
-        for worker in said:
-            worlds[worker["PLAUNCH_ROUND"], worker["store"]].append(worker)
-        attempt, last = 0, -1
-        for (number, _), workers in worlds.items():
-            if number <= last:
-                # A node that joins after all others have left begins the job anew.
-                if not any("starts again" in node.log.read_text() for node in self.nodes):
-                    raise Finding(f"round {number} comes after round {last}: {workers}")
-                attempt = 0
-            last = number
-            ranks = Counter(worker["RANK"] for worker in workers)
-            for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
-                if len({worker[name] for worker in workers}) != 1:
-                    raise Finding(f"round {number} has workers that differ in {name}: {workers}")
-            world = workers[0]["WORLD_SIZE"]
-            if max(ranks.values()) > 1 or not set(ranks) <= set(range(world)):
-                raise Finding(f"round {number} of a world of {world} has ranks {dict(ranks)}")
-            if world != workers[0]["GROUP_WORLD_SIZE"] * self.workers:
-                raise Finding(f"round {number} has a world of {world}: {workers[0]}")
-            if not self.least * self.workers <= world <= self.most * self.workers:
-                raise Finding(f"round {number} has a world of {world}")
-            for worker in workers:
-                expected = worker["GROUP_RANK"] * self.workers + worker["LOCAL_RANK"]
-                if worker["RANK"] != expected:
-                    raise Finding(f"round {number} has a worker of another rank: {worker}")
-            now = workers[0]["TORCHELASTIC_RESTART_COUNT"]
-            if not attempt <= now <= self.restarts:
-                raise Finding(f"round {number} is attempt {now}, after attempt {attempt}")
-            attempt = now
-        if attempt > self.failures:
-            raise Finding(f"{attempt} restarts after {self.failures} failures")
-        self._check_ends()
-        if self.preload:
-            self._check_forks()
-        time.sleep(ENDING)
-        left = [worker["pid"] for worker in said if not is_gone(worker["pid"])]
-        if left:
-            raise Finding(f"workers are left: {left}")
-        left = [
-            pid
-            for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
-            if is_fork_server(pid, self.folder)
+    def _to_record(self, unfinished: Sequence[str], left: Sequence[str]) -> RunRecord:
+        script, seen = self.script, self.observations
+        names = {n.process.pid: (n.record.name, n.record.host) for n in self.nodes}
+        for one in self.happened:
+            if one.request is not None and one.had_effect:
+                one.had_effect = one.request.returncode == 0
+                if (
+                    one.had_effect
+                    and one.node is not None
+                    and one.kind is not FaultKind.RESTART_JOB
+                ):
+                    one.node.record.is_asked_to_end = True
+                    one.node.record.ends_by_itself |= one.kind is FaultKind.LEAVE
+        # Those of workers had an effect if a worker or a launcher has noted that.
+        faults = [
+            one.to_record()
+            for one in self.happened
+            if one.kind not in (FaultKind.FAIL, FaultKind.KILLED, FaultKind.EARLY, FaultKind.HANG)
         ]
-        if left:
-            raise Finding(f"fork servers are left: {left}")
+        hosts = {pid: host for pid, (_, host) in names.items()}
+        for entry in (e for e in seen.ledger() if e["event"] == "exit"):
+            kind = FaultKind.FAIL if entry["code"] else FaultKind.EARLY
+            host = hosts.get(entry["agent"], "")
+            faults.append(FaultRecord(kind, host, entry["at"], value=entry["code"]))
+        for line in seen.injected():
+            value = -signal.Signals[re.findall(r"signal=(\w+)", line["fault"])[0]].value
+            host = hosts.get(line["agent_pid"], "")
+            faults.append(
+                FaultRecord(FaultKind.KILLED, host, line["timestamp"] - PRECISION, value=value)
+            )
+        for entry in (e for e in seen.records() if e["event"] == "hang"):
+            host = hosts.get(entry["agent"], "")
+            faults.append(FaultRecord(FaultKind.HANG, host, entry["at"]))
+        faults.sort(key=lambda fault: fault.at)
+        rounds = seen.rounds(names, [one.at for one in self.happened if one.had_effect])
+        for node in self.nodes:
+            record, code = node.record, node.process.returncode
+            seen.complete(record, node.process.pid, rounds)
+            if code is not None and not node.is_cut_off:
+                record.exit_code = 128 - code if code < 0 else code
+            record.error = node.log.read_text(errors="replace")[-300:]
+            if record.is_success_sure and record.ended_at is not None:
+                last = [one.ends.get(record.name, record.ended_at) for one in rounds]
+                record.has_waited_for_others = record.ended_at - max(last) >= BARRIER - 1
+        return RunRecord(
+            script.min_nodes, script.max_nodes, script.workers,
+            script.max_restarts + (script.node_restarts or 0),
+            latency=0.01,
+            faults=faults,
+            rounds=rounds,
+            nodes=[node.record for node in self.nodes],
+            errors=[*self._find_errors()],
+            unfinished=unfinished,
+            leftovers=left,
+            outputs=self._outputs(),
+            precision=PRECISION * load_factor(),
+        )  # fmt: skip
 
-    def _check_ends(self) -> None:
-        codes = {node.number: node.process.returncode for node in self.nodes}
-        failed = {code for code in codes.values() if code == 128 + signal.SIGKILL}
-        if failed and self.failures <= self.restarts:
-            raise Finding(f"{self.failures} failures ended the job, which had {self.restarts}")
+    def _outputs(self):
+        lines = itertools.chain.from_iterable(
+            node.log.read_text(errors="replace").splitlines() for node in self.nodes
+        )
+        delivered = read_lines(lines, is_mixed=True, may_be_cut=True)
+        cut = [node.process.pid for node in self.nodes if node.is_cut_off]
+        return output_records(delivered, written_lines(self.observations.ledger()), cut)
+
+    def _find_errors(self) -> Iterator[str]:
         for node in self.nodes:
             text = node.log.read_text(errors="replace")
             for word in ("Traceback", "internal error"):
                 if word in text:
-                    raise Finding(f"node {node.number} says {word!r}")
-            code = codes[node.number]
-            if "kill" in node.done:
-                continue
-            allowed = {128 + signal.SIGKILL} if failed else {0}
-            if failed and self._backend == "c10d" and "pause" in node.done:
-                allowed.add(113)  # the store's host ended before this node read the result
-            if node.number not in {worker["node"] for worker in self.said()}:
-                # It joined after the job; with c10d, the store has ended with its host.
-                allowed |= {112, 113} if failed else {113} if self._backend == "c10d" else set()
-            if "leave" in node.done:
-                # Before its signal handlers are set, a launcher ends like any program.
-                allowed = {0, 128 + signal.SIGTERM, -signal.SIGTERM, *allowed}
-            if code not in allowed:
-                raise Finding(f"node {node.number} ended with {code}, and not {sorted(allowed)}")
+                    yield f"{node.record.name} says {word!r}: {text[text.index(word) :][:300]}"
 
-    def _check_forks(self) -> None:
-        """Check that workers are forked, unless their launcher logs a valid reason."""
+    def _find_wrong_forks(self) -> Iterator[str]:
+        """Workers are not forked, and their launcher logs no valid reason."""
+        if not self.preload:
+            return
         for node in self.nodes:
             is_excused = AFRESH in node.log.read_text(errors="replace")
-            if is_excused and "hurt_fork_server" not in node.done:
-                raise Finding(f"node {node.number} says {AFRESH!r}, and nothing was done to it")
-            fresh = [w for w in self.said() if w["node"] == node.number and not w["forked"]]
+            fresh = [
+                entry
+                for entry in self.observations.ledger()
+                if entry["agent"] == node.process.pid and not entry["forked"]
+            ]
             if fresh and not is_excused:
-                raise Finding(f"node {node.number} has not forked these, and says nothing: {fresh}")
+                yield f"forks: {node.record.name} has not forked, and says nothing: {fresh[0]}"
 
     def end(self) -> None:
         """Stop all processes."""
         for node in self.nodes:
-            if node.is_running():
+            with contextlib.suppress(ProcessLookupError):
                 node.process.send_signal(signal.SIGCONT)
                 node.process.kill()
-                node.process.wait()
+            node.process.wait()
+        for pid in processes_with(f"{TAG}={self.folder.name}-".encode()):
+            _send(pid, signal.SIGKILL)
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _note(self, text: str) -> None:
-        self.story.append(f"{time.strftime('%H:%M:%S')} {text}")
+    def describe(self) -> str:
+        """Describe the run on one page."""
+        return "\n".join([self.script.describe(), *self.story.lines])
 
 
-NODES = 6  # of a network
-BACKENDS = ("c10d", "c10d-torch", "etcd-v2")
+def _send(pid: int, signum: int) -> str:
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return ""
+    return f"{signal.Signals(signum).name} for {pid}"
+
+
+STORES = tuple(StoreKind)
 
 
 @contextlib.contextmanager
-def surroundings(backend: str, cables: bool) -> Iterator[tuple[Network | None, EtcdServer | None]]:
+def surroundings(
+    store: StoreKind, nodes: int, cables: bool
+) -> Iterator[tuple[Network | None, EtcdServer | None]]:
     """The network and servers of a job."""
     with contextlib.ExitStack() as stack:
         network = None
         if cables:
-            network = Network(NODES)
+            network = Network(nodes)
             stack.callback(network.remove)
             network.build()
         etcd = None
-        if backend == "etcd-v2":
+        if store is StoreKind.ETCD:
             host = "127.0.0.1" if network is None else network.own_address()
             etcd = stack.enter_context(EtcdServer(host=host))
         yield network, etcd
 
 
-def run(backend: str, seed: int, *, cables: bool = False, preload: str = "") -> str:
+def run(
+    store: StoreKind | None,
+    seed: int,
+    *,
+    cables: bool = False,
+    preload: str = "",
+    report: Callable[[Job, list[str]], None] = lambda job, findings: None,
+) -> str:
     """Run one job; the finding and its folder, or empty."""
-    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{backend}-{seed}-"))
-    with surroundings(backend, cables) as (network, etcd):
-        job = Job(folder, backend, random.Random(seed), network, etcd, preload)
+    kinds = (*KINDS, *CABLES) if cables else KINDS
+    script = make_script(random.Random(seed), seed, store, kinds)
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{script.store.value}-{seed}-"))
+    with surroundings(script.store, script.nodes, cables) as (network, etcd):
+        job = Job(folder, script, network, etcd, preload)
         try:
-            job.run()
-        except Finding as finding:
-            story = "".join(f"\n    {line}" for line in job.story)
-            return f"seed {seed} ({backend}): {finding}{story}\n    logs: {folder}"
+            findings = job.run()
         finally:
             job.end()
+    report(job, findings)
+    if findings:
+        return "\n  ".join([f"seed {seed}: {'; '.join(findings)}", *job.describe().splitlines(),
+                            f"see {folder}"])  # fmt: skip
     shutil.rmtree(folder)
     return ""
 
@@ -513,29 +636,30 @@ def run(backend: str, seed: int, *, cables: bool = False, preload: str = "") -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run jobs; the exit code is 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--backend", choices=BACKENDS, action="append")
-    parser.add_argument("--runs", type=int, default=10, help="of each backend (10)")
+    parser.add_argument("--store", choices=[one.value for one in STORES])
+    parser.add_argument("--runs", type=int, default=10, help="number of runs (10)")
     parser.add_argument("--seed", type=int, default=1, help="of the first run (1)")
     parser.add_argument("--at-once", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--cables", action="store_true", help="cut the cables of namespaces")
     parser.add_argument("--preload", default="", metavar="MODULE", help="fork the workers")
+    parser.add_argument("--verbose", action="store_true", help="print what happens in each run")
     args = parser.parse_args(argv)
-    backends = args.backend or BACKENDS
-    jobs = [(b, seed) for seed in range(args.seed, args.seed + args.runs) for b in backends]
+    store = StoreKind(args.store) if args.store else None
     began = time.monotonic()
     findings = 0
+
+    def report(job: Job, found: list[str]) -> None:
+        if args.verbose:
+            print(job.describe(), flush=True)
+
     with ThreadPoolExecutor(args.at_once) as pool:
-        for (backend, seed), found in zip(
-            jobs,
-            pool.map(lambda job: run(*job, cables=args.cables, preload=args.preload), jobs),
-            strict=True,
-        ):
+        seeds = range(args.seed, args.seed + args.runs)
+        work = partial(run, store, cables=args.cables, preload=args.preload, report=report)
+        for found in pool.map(work, seeds):
             findings += bool(found)
             if found:
                 print(found, flush=True)
-            elif seed % 10 == 0:
-                print(f"seed {seed} ({backend}) is done", flush=True)
-    print(f"{len(jobs)} runs in {time.monotonic() - began:.0f} s, {findings} findings")
+    print(f"{args.runs} runs in {time.monotonic() - began:.0f} s, {findings} findings")
     return 1 if findings else 0
 
 

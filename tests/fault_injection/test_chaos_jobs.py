@@ -1,38 +1,40 @@
-"""Jobs with random faults; see `jobs.py`."""
+"""Jobs of real agents with faults from a seed; see `jobs.py`."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import random
+import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import fault_injection.jobs as chaos_jobs
 import pytest
-from fault_injection.jobs import Finding, Job, Node
+from fault_injection.jobs import Happened, Job, Node
+from fault_injection.test_observations import GONE, entry, formed, lasting, observe
+from plaunch_testing.simulation import FaultKind, StoreKind, make_script
+from plaunch_testing.simulation.checks import find_faults
+from plaunch_testing.simulation.record import AgentRecord
 
 from helpers.machine_parts import need
-from helpers.programs import running_python
 
-SEEDS = 1  # runs of each backend in each run of the suite; `jobs.py` can do more
+SEEDS = 1  # runs of each store in each run of the suite; `jobs.py` and `tools/soak` do more
 
 
-def skip_without(backend):
-    if backend == "c10d":
-        pytest.importorskip("torch.distributed")
-    else:
+def skip_without(store):
+    if store is StoreKind.ETCD:
         need("etcd")
+    elif store is StoreKind.TCP:
+        pytest.importorskip("torch.distributed")
 
 
 @pytest.mark.heavy
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
-@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_job_recovers_from_random_faults(backend, seed):
-    skip_without(backend)
-    assert chaos_jobs.run(backend, seed) == ""
+@pytest.mark.parametrize("store", [StoreKind.JOB, StoreKind.ETCD])
+def test_nothing_is_wrong_with_a_job_that_has_faults(store, seed):
+    skip_without(store)
+    assert chaos_jobs.run(store, seed) == ""
 
 
 @pytest.mark.exhaustive
@@ -44,146 +46,123 @@ def test_a_job_recovers_from_random_faults(backend, seed):
     [{}, {"cables": True}, {"preload": "decimal"}, {"preload": "torch"}],
     ids=["", "cables", "decimal", "torch"],
 )
-@pytest.mark.parametrize("backend", chaos_jobs.BACKENDS)
-def test_many_jobs(backend, options):
-    skip_without(backend)
+@pytest.mark.parametrize("store", chaos_jobs.STORES)
+def test_many_jobs(store, options):
+    skip_without(store)
     if options.get("cables"):
         need("networks")
     if "preload" in options:
         pytest.importorskip(options["preload"])
-    found = [chaos_jobs.run(backend, seed, **options) for seed in range(100, 120)]
+    found = [chaos_jobs.run(store, seed, **options) for seed in range(100, 120)]
     assert not any(found), "\n".join(found)
 
 
-# --- findings -------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
-GONE = 2**22 + 1  # above all pids
+WORLD = {"group_world_size": 2, "master_addr": "n0", "master_port": 1}
 
 
-def worker(rank, round_=0, attempt=0, world=2, **other):
-    return {
-        "RANK": rank,
-        "WORLD_SIZE": world,
-        "LOCAL_RANK": 0,
-        "GROUP_RANK": rank,
-        "GROUP_WORLD_SIZE": world,
-        "TORCHELASTIC_RESTART_COUNT": attempt,
-        "PLAUNCH_ROUND": round_,
-        "store": f"store of round {round_}",
-        "pid": GONE,
-        "node": rank,
-        **other,
+def create(folder, codes=(0, 0), ledger=None, **facts):
+    """Return a job of two nodes that is over."""
+    script = make_script(random.Random(1), 1, StoreKind.JOB)
+    script = replace(script, nodes=2, min_nodes=1, max_nodes=2, workers=1)
+    job = Job(folder, script, preload=facts.pop("preload", ""))
+    ledger = [*lasting(0, 1.0), *lasting(1, 1.0)] if ledger is None else ledger
+    outcomes = ["succeeded" if code == 0 else "failed" for code in codes]
+    events = {
+        10 + number: [
+            ("rendezvous.completed", 1.0, WORLD),
+            ("launcher.finished", 3.0, {"outcome": outcome}),
+        ]
+        for number, outcome in enumerate(outcomes)
     }
-
-
-FINE = [worker(0), worker(1)]
-
-
-@pytest.fixture
-def job(tmp_path, monkeypatch):
-    monkeypatch.setattr(chaos_jobs, "ENDING", 0)
-    job = Job(tmp_path, "c10d", random.Random(1), None, None)
-    job.least, job.most, job.restarts, job.workers = 1, 2, 1, 1
-    for number in range(2):
-        log = tmp_path / f"{number}.log"
-        log.write_text("all is well")
-        job.nodes.append(Node(number, SimpleNamespace(returncode=0, poll=lambda: 0), log))
+    job.observations = observe(folder, ledger, [formed(10), formed(11)], events, **facts)
+    for number, code in enumerate(codes):
+        log = folder / f"n{number}.0.log"
+        log.write_text("".join(f"L 0 {number} {GONE + number} {n} {x}\n" for n, x in TEXTS))
+        process = SimpleNamespace(pid=10 + number, returncode=code)
+        record = AgentRecord(f"n{number}.0", f"n{number}", 0.5, 3.5)
+        job.nodes.append(Node(number, process, log, record))
     return job
 
 
-def say(job, *workers):
-    (job.folder / "said").write_text("".join(json.dumps(worker) + "\n" for worker in workers))
+TEXTS = [(0, ""), (1, "x"), (2, "last")]
 
 
-def test_a_job_without_findings(job):
-    say(job, *FINE, worker(0, 1, 0, 1), worker(0, 2, 1, 1))
-    job.failures = 1
-    job.check()
+def judge(job, unfinished=(), left=()):
+    return {text.partition(":")[0] for text in find_faults(job._to_record(unfinished, left))}
+
+
+def test_a_job_without_findings(tmp_path):
+    assert judge(create(tmp_path)) == set()
 
 
 @pytest.mark.parametrize(
-    ("workers", "found"),
+    ("facts", "found"),
     [
-        ([*FINE, worker(1)], "ranks {0: 1, 1: 2}"),
-        ([worker(0), worker(1, world=1)], "differ in WORLD_SIZE"),
-        ([worker(0), worker(1, attempt=1)], "differ in TORCHELASTIC_RESTART_COUNT"),
-        ([worker(2)], "of a world of 2 has ranks"),
-        ([worker(0, world=3)], "a world of 3"),
-        ([worker(0, GROUP_RANK=1)], "another rank"),
-        ([worker(0, attempt=1), worker(0, 1, 0)], "attempt 0, after attempt 1"),
-        ([worker(0, attempt=2)], "attempt 2"),
-        ([worker(0, attempt=1)], "1 restarts after 0 failures"),
-        ([*FINE, worker(0, world=1, store="another")], "round 0 comes after round 0"),
+        ({"codes": (0, 3)}, {"codes", "explained", "successes"}),
+        ({"codes": (0, -15)}, {"codes", "explained", "successes"}),
+        ({"ledger": [*lasting(0, 1.0), entry("start", 1, 1.0)]}, {"successes"}),
+        ({"ledger": [*lasting(0, 1.0), *lasting(0, 1.0, pid=GONE - 9)]}, {"ranks"}),
     ],
 )
-def test_wrong_workers_are_found(job, workers, found):
-    say(job, *workers)
-    with pytest.raises(Finding, match=found):
-        job.check()
-
-
-def test_a_job_that_all_nodes_have_left_begins_anew(job):
-    job.failures = 1
-    say(job, worker(0, 1, 1, 1), worker(0, world=1, store="another"))
-    job.nodes[1].log.write_text("job 'x' starts again: the 1 nodes that knew it are gone: vm")
-    job.check()
-
-
-def test_a_spare_that_joins_after_the_job(job):
-    say(job, worker(0, world=1))
-    job.nodes[1].process.returncode = 113
-    job.check()
-
-
-def test_an_orphaned_worker_is_found(job):
-    say(job, worker(0, world=1, pid=os.getpid()))
-    with pytest.raises(Finding, match="workers are left"):
-        job.check()
+def test_wrong_ends_are_found(tmp_path, facts, found):
+    assert judge(create(tmp_path, **facts)) & found == found
 
 
 @pytest.mark.parametrize("text", ["Traceback (most recent call last)", "an internal error"])
-def test_unexpected_launcher_messages_are_found(job, text):
-    say(job, *FINE)
-    job.nodes[1].log.write_text(text)
-    with pytest.raises(Finding, match="node 1 says"):
-        job.check()
+def test_unexpected_launcher_messages_are_found(tmp_path, text):
+    job = create(tmp_path)
+    job.nodes[1].log.write_text(job.nodes[1].log.read_text() + text)
+    assert judge(job) == {"errors"}
 
 
-@pytest.mark.parametrize(("code", "done"), [(113, []), (143, []), (137, []), (113, ["leave"])])
-def test_wrong_exit_codes_are_found(job, code, done):
-    say(job, *FINE)
-    job.nodes[1].process.returncode = code
-    job.nodes[1].done += done
-    with pytest.raises(Finding):
-        job.check()
+def test_lost_lines_are_found_unless_their_launcher_was_killed(tmp_path):
+    job = create(tmp_path)
+    lines = job.nodes[1].log.read_text().splitlines()
+    job.nodes[1].log.write_text(lines[0] + "\n")
+    assert judge(job) == {"output"}
+    job.nodes[1].is_cut_off = True
+    assert "output" not in judge(job)
+
+
+def test_a_request_that_was_refused_explains_nothing(tmp_path):
+    def stopped(code):
+        folder = tmp_path / str(code)
+        folder.mkdir()
+        ledger = [entry("start", 0, 1.0), entry("start", 1, 1.0)]
+        job = create(folder, (143, 143), ledger)
+        request = SimpleNamespace(returncode=code)
+        one = Happened(FaultKind.STOP_JOB, "n0", 2.0, request=request, node=job.nodes[0])
+        job.happened.append(one)
+        return judge(job)
+
+    assert "explained" not in stopped(0)
+    assert "explained" in stopped(1)
+
+
+def test_unfinished_launchers_and_processes_that_are_left_are_found(tmp_path):
+    job = create(tmp_path)
+    assert judge(job, ["n1.0"], ["process 7 (train.py)"]) == {"time", "leftovers"}
 
 
 STOPPED = "the fork server (pid 7) did not answer; workers are started afresh meanwhile"
 
 
 @pytest.mark.parametrize(
-    ("workers", "log", "done", "found"),
-    [
-        ([worker(0, forked=True), worker(1, forked=True)], "", [], ""),
-        ([worker(0, forked=True), worker(1, forked=False)], "", [], "has not forked these"),
-        ([worker(0, forked=False), worker(1, forked=True)], STOPPED, [], "has not forked these"),
-        ([worker(0, forked=True), worker(1, forked=False)], STOPPED, ["hurt_fork_server"], ""),
-        ([worker(0, forked=True), worker(1, forked=False)], STOPPED, ["kill"], "nothing was done"),
-    ],
+    ("forked", "log", "count"), [(True, "", 0), (False, "", 2), (False, STOPPED, 1)]
 )
-def test_missing_forks_are_found(job, workers, log, done, found):
-    job.preload = "decimal"
-    say(job, *workers)
+def test_missing_forks_are_found(tmp_path, forked, log, count):
+    ledger = [entry("start", rank, 1.0, forked=forked) for rank in (0, 1)]
+    job = create(tmp_path, ledger=ledger, preload="decimal")
     job.nodes[1].log.write_text(log)
-    job.nodes[1].done += done
-    with pytest.raises(Finding, match=found) if found else contextlib.nullcontext():
-        job.check()
+    assert len(list(job._find_wrong_forks())) == count
 
 
-def test_an_orphaned_fork_server_is_found(job):
-    say(job, *FINE)
-    variables = {**os.environ, "PLAUNCH_FORK_SERVER": "7"}
-    with running_python("-c", "input()", cwd=job.folder, env=variables):
-        with pytest.raises(Finding, match="fork servers are left"):
-            job.check()
-    job.check()
+def test_a_launcher_without_signal_handlers_ends_as_any_program(tmp_path):
+    job = create(tmp_path, (0, -signal.SIGTERM), ledger=lasting(0, 1.0, world=1))
+    one = Happened(FaultKind.SIGNAL, "n1", 0.6)
+    job.happened.append(one)
+    job.nodes[1].record.ends_by_itself = True
+    record = job._to_record([], [])
+    assert record.nodes[1].exit_code == 143

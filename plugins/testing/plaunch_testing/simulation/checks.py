@@ -69,7 +69,7 @@ def _find_endless(run: RunRecord) -> Iterator[str]:
 def _find_two_worlds(run: RunRecord) -> Iterator[str]:
     """Two worlds train at a time, beyond what is documented."""
     complete = [one for one in run.rounds if one.completed_at is not None]
-    bound = _OVERLAP_OF_LOST if run.had_fault(*_DISTURBING) else _OVERLAP
+    bound = _OVERLAP_OF_LOST if run.had_fault(*_DISTURBING) else _OVERLAP + run.precision
     for earlier, later in itertools.pairwise(complete):
         for node, ended in earlier.ends.items():
             overlap = ended - (later.completed_at or 0.0)

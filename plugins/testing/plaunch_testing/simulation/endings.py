@@ -11,7 +11,13 @@ from plaunch.process import CONSEQUENCE_WINDOW
 from plaunch.rendezvous import JobOutcome
 
 from plaunch_testing.simulation.record import CLOCK_TOLERANCE
-from plaunch_testing.simulation.script import LINK_FAULTS, LOSSES, STORE_FAULTS, FaultKind
+from plaunch_testing.simulation.script import (
+    COMMAND_LOSSES,
+    LINK_FAULTS,
+    LOSSES,
+    STORE_FAULTS,
+    FaultKind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -81,7 +87,7 @@ def find_unexpected_errors(run: RunRecord) -> Iterator[str]:
 
 def find_different_codes(run: RunRecord) -> Iterator[str]:
     """The nodes of a job end with different codes, though none of them is excepted."""
-    if run.had_fault(*STORE_FAULTS):
+    if run.had_fault(*STORE_FAULTS, *COMMAND_LOSSES):
         return
     links = {one.host for one in run.with_effect(*LINK_FAULTS)}
     codes: dict[str, dict[int, list[str]]] = {}  # by the incarnation of the job
@@ -107,7 +113,8 @@ def find_unexplained_codes(run: RunRecord) -> Iterator[str]:
     # Peers of a lost rank fail with their own codes.
     explained |= {one.exitcode for each in run.rounds for one in each.consequences}
     for node in run.nodes:
-        if node.exit_code and node.exit_code not in explained and not is_late(run, node):
+        is_refused = node.exit_code in _AFTER_LOSSES and is_late(run, node)
+        if node.exit_code and node.exit_code not in explained and not is_refused:
             yield f"{node.name} ends with {node.exit_code}, and no fault explains that"
 
 
@@ -124,9 +131,15 @@ _EXPLAINED: Mapping[FaultKind, tuple[int, ...]] = {
     FaultKind.STOP_JOB: (128 + signal.SIGTERM, ExitCode.RENDEZVOUS_CLOSED),
     FaultKind.LEAVE: (128 + signal.SIGTERM, *_AFTER_LOSSES),
     FaultKind.UNHEALTHY: (ExitCode.NODE_EXCLUDED, *_AFTER_LOSSES),
-    FaultKind.COMMAND_KILLED: (128 + signal.SIGKILL,),
-    FaultKind.COMMAND_PAUSE: (ExitCode.COMMAND_SUSPENDED,),
     **dict.fromkeys(LOSSES, _AFTER_LOSSES),
+    # Agents that miss their command stop their workers, as after SIGTERM.
+    FaultKind.COMMAND_KILLED: (128 + signal.SIGKILL, 128 + signal.SIGTERM),
+    FaultKind.COMMAND_PAUSE: (
+        ExitCode.COMMAND_SUSPENDED,
+        128 + signal.SIGTERM,
+        *_AFTER_LOSSES,
+    ),
+    FaultKind.CONNECTION_LOSS: (128 + signal.SIGTERM, *_AFTER_LOSSES),
 }
 
 
@@ -279,7 +292,8 @@ def find_different_events(run: RunRecord) -> Iterator[str]:
                     f"round {event.round} has {other.text} in the events of {other.node.name}, "
                     f"and {text} in those of {node.name}"
                 )
-            if last is None or last.incarnation == event.incarnation:
+            is_known = bool(event.told)
+            if is_known and (last is None or last.incarnation == event.incarnation):
                 # Who has lost a job that starts again has its own reason for the next round.
                 other = reasons.find_contradicted(key, node, event.told)
                 if other is not None:
@@ -319,7 +333,7 @@ def find_wrong_losses(run: RunRecord) -> Iterator[str]:
         return
     hit = {one.host for one in run.with_effect(*LOSSES)}
     for node in run.nodes:
-        for event in node.events:
+        for event in (one for one in node.events if one.lost):
             lost = [one for one in run.nodes if one.host == event.lost]
             # Who leaves says so, unless the store does not answer.
             is_wrong = any(one.was_alive(event.at) for one in lost) or (

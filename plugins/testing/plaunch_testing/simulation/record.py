@@ -169,7 +169,7 @@ class NodeEvent(NamedTuple):
         round: that the agent was in.
         attempt: of that round.
         at: when.
-        told: what it says beyond that, if it is checked.
+        told: what it says beyond that, if it is checked; empty if it says nothing.
         lost: the host that was lost, if one was.
         world: the nodes and the address of rank 0, for a round that is complete.
     """

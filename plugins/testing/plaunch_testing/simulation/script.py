@@ -63,9 +63,13 @@ LINK_FAULTS = (FaultKind.CUT, FaultKind.CUT_TO, FaultKind.CUT_FROM, FaultKind.PA
 STORE_FAULTS = (
     FaultKind.STORE_SLOW, FaultKind.STORE_LOSS, FaultKind.STORE_DOWN, FaultKind.STORE_PAUSE,
 )  # fmt: skip
+# After these, agents may miss their command one by one.
+COMMAND_LOSSES = (
+    FaultKind.COMMAND_KILLED, FaultKind.COMMAND_PAUSE, FaultKind.CONNECTION_LOSS,
+)  # fmt: skip
 # After these, a node may count as lost; each of them lasts for a while.
 LOSSES = (
-    FaultKind.KILL_AGENT, FaultKind.CRASH, FaultKind.CONNECTION_LOSS, *LINK_FAULTS, *STORE_FAULTS,
+    FaultKind.KILL_AGENT, FaultKind.CRASH, *LINK_FAULTS, *STORE_FAULTS, *COMMAND_LOSSES,
 )  # fmt: skip
 # A restart may be counted for these.
 CHARGED = (
