@@ -71,6 +71,8 @@ SPEED = 0.5  # of virtual seconds: a script with a real job takes half of the ti
 PRECISION = 0.5  # seconds between a fault and its note
 HANG_NOTICE = 3.0  # seconds after which a test reports that ranks wait for one that is gone
 BARRIER = 30  # seconds that nodes wait for each other after their success
+EARLY = 4  # in one of so many jobs, faults do not wait for a first world
+TRIES, RETRY = 20, 0.25  # how often a fault waits for workers that it can hit; seconds
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT")
 TAG = "PLAUNCH_TEST_JOB"
 PLAUNCHCTL = "from plaunch_control.cli import entry_point; entry_point()"
@@ -83,6 +85,7 @@ KINDS = (
     FaultKind.LEAVE, FaultKind.JOIN, FaultKind.STORE_DOWN, FaultKind.STORE_PAUSE,
     FaultKind.UNHEALTHY,
 )  # fmt: skip
+OF_WORKERS = (FaultKind.FAIL, FaultKind.KILLED, FaultKind.EARLY, FaultKind.HANG)
 CABLES = (FaultKind.CUT, FaultKind.CUT, FaultKind.CUT)
 _REQUESTS = {
     FaultKind.STOP_JOB: "stop", FaultKind.RESTART_JOB: "restart", FaultKind.LEAVE: "leave",
@@ -259,8 +262,14 @@ class Job:
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _inject(self, fault: InjectedFault) -> None:
+    def _inject(self, fault: InjectedFault, tries: int = TRIES) -> None:
         node = self._latest.get(fault.node)
+        if fault.kind in OF_WORKERS and tries and node is not None and node.is_running():
+            running = self.observations.look()
+            if not any(entry["agent"] == node.process.pid for entry in running):
+                # On a busy machine, workers take their time to start.
+                self._at(RETRY, partial(self._inject, fault, tries - 1))
+                return
         lasts = min(fault.lasts * SPEED, LONGEST)
         one = Happened(fault.kind, f"n{fault.node}", time.time(), 0.0, fault.value, False)
         self.happened.append(one)
@@ -432,19 +441,34 @@ class Job:
         script = self.script
         for number, at in enumerate(script.starts):
             self._at(at * SPEED, partial(self.start, number))
-        for fault in script.faults:
-            self._at(fault.at * SPEED, partial(self._inject, fault))
-        deadline = time.monotonic() + BOUND * load_factor()
+        bound = BOUND * load_factor()
+        deadline = time.monotonic() + bound
+        waits = script.seed % EARLY != 0  # else faults begin before there is a world
+        if not waits:
+            self._schedule_faults(1.0)
         while self._later or any(node.is_running() for node in self.nodes):
+            if waits and self._has_world():
+                waits = False
+                # As many of them as in the simulator, in which agents start at once, hit training.
+                self._schedule_faults(script.duration / (script.duration + 4.0))
+                deadline = time.monotonic() + bound
             while self._later and self._later[0][0] <= time.monotonic():
                 heapq.heappop(self._later)[2]()
             self._observe()
-            if self._later:
-                deadline = max(deadline, self._later[-1][0] + BOUND)
             if time.monotonic() > deadline:
                 break
             time.sleep(LOOK)
         return self._judge()
+
+    def _schedule_faults(self, speed: float) -> None:
+        for fault in self.script.faults:
+            self._at(fault.at * SPEED * speed, partial(self._inject, fault))
+
+    def _has_world(self) -> bool:
+        """Whether all ranks of a round have started."""
+        entries = [one for one in self.observations.ledger() if one["event"] == "start"]
+        rounds = Counter((one["round"], one["master"]) for one in entries)
+        return any(rounds[one["round"], one["master"]] >= one["world"] for one in entries[-1:])
 
     def _observe(self) -> None:
         self.observations.look()
