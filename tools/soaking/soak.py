@@ -208,6 +208,26 @@ def usable_kinds(wanted: str) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in chosen)
 
 
+def handle_signals() -> None:
+    """Handle signals that a script or nohup lets this process ignore.
+
+    Programs that it starts would ignore them, too; those that are handled here they do not.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, lambda signum, frame: None)
+
+
+def print_results(soak: Soak) -> None:
+    """Print the figures, and what was found."""
+    for name, value in soak.figures().items():
+        print(f"{name}: {value}")
+    for kind, found in sorted(soak.findings.items(), key=lambda each: -len(each[1])):
+        print(f"\n{len(found)} times: {kind}")
+        print(*(f"    {text[:300]}" for text in found[:5]), sep="\n")
+
+
 def main() -> int:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -219,8 +239,7 @@ def main() -> int:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep in FILE where to go on")
     parser.add_argument("--result", type=Path, metavar="FILE", help="write the result file")
     args = parser.parse_args()
-    # Also in the background of a script, whose children would ignore it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    handle_signals()
     result = Run("soak")
     soak = Soak(usable_kinds(args.kinds), args.seed)
     if args.resume and args.resume.exists():
@@ -254,12 +273,7 @@ def main() -> int:
     finally:
         is_interrupted.set()
         soak.close()
-    for name, value in soak.figures().items():
-        print(f"{name}: {value}")
-    for kind, found in sorted(soak.findings.items(), key=lambda each: -len(each[1])):
-        print(
-            f"\n{len(found)} times: {kind}", *(f"    {text[:300]}" for text in found[:5]), sep="\n"
-        )
+    print_results(soak)
     if args.resume:
         soak.save(args.resume)
     if args.result:
