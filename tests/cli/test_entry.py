@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -160,6 +161,23 @@ def test_what_does_not_end_is_named_and_the_rest_is_done(left, patience, said, w
     out, err = run(left, patience)
     assert said in err
     assert out == written
+
+
+def test_a_stdout_that_nobody_reads_is_named():
+    reader, writer = os.pipe()
+    fill = (
+        "import os; os.set_blocking(1, False)\n"
+        "try:\n"
+        "    while True: os.write(1, b'x' * 4096)\n"
+        "except BlockingIOError: os.set_blocking(1, True)\n"
+    )
+    try:
+        done = run_alone(others=f"{TORCH}\n{fill}", patience=0.01, stdout=writer)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.returncode == 17
+    assert "does not wait any longer for: stdout or stderr, which is blocked" in done.stderr
 
 
 CLOSED = "threading.Thread(target=never.wait).start(); sys.stderr.close()"

@@ -7,6 +7,7 @@ import errno
 import pytest
 from plaunch.cli import concluded
 from plaunch.errors import ExitCode, UsageError
+from plaunch.process import ChildFailedError, ProcessFailure
 
 from helpers.faults import raising
 from helpers.programs import run_python
@@ -49,6 +50,28 @@ def test_the_traceback_of_an_expected_error_is_for_debugging(monkeypatch, capsys
     said = capsys.readouterr().err
     assert ("Traceback" in said) == (debug == "1")
     assert "no such file" in said
+
+
+def test_the_first_failure_is_handed_up(monkeypatch, tmp_path):
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    failure = ProcessFailure(0, 4242, 17, "")
+    assert concluded(raising(ChildFailedError("train.py", {0: failure}))) == 17
+    assert "PID 4242 ended with exit code 17" in path.read_text()
+
+
+def test_a_record_about_the_whole_launch_comes_behind_the_error():
+    code = (
+        "import logging, plaunch.cli.program as program\n"
+        "program.set_up_logging()\n"
+        "def launch():\n"
+        "    logging.getLogger('plaunch').info('it took 3 s', extra={'is_last': True})\n"
+        "    raise program.PlaunchError('it has failed')\n"
+        "program.concluded(launch)\n"
+        "program.STDERR.finish()\n"
+    )
+    lines = run_python("-c", code, check=True).stderr.splitlines()
+    assert lines == ["plaunch: it has failed", "plaunch: it took 3 s"]
 
 
 def test_an_empty_launch_imports_few_modules_of_plaunch():

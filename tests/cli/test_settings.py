@@ -240,6 +240,24 @@ def test_standalone_overrides_with_a_warning(caplog):
     assert "overrides --rdzv-backend, --rdzv-id, --nnodes, --master-port" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--rdzv-backend=other",
+        "--rdzv-endpoint=a:1",
+        "--rdzv-id=job",
+        "--rdzv-conf=join_timeout=5",
+        "--nnodes=3",
+        "--node-rank=1",
+        "--master-addr=a",
+        "--master-port=7",
+    ],
+)
+def test_standalone_overrides_each_option_of_the_rendezvous(caplog, option):
+    config("--standalone", option)
+    assert caplog.messages == [f"--standalone overrides {option.partition('=')[0]}"]
+
+
 def test_a_port_that_is_not_used_need_not_be_one(caplog):
     assert config("--standalone", "--master-port=123456").rdzv_endpoint == ""
     assert "overrides --master-port" in caplog.text

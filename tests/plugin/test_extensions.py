@@ -186,6 +186,9 @@ class Agent:
     def request(self, kind, reason, who):
         self.asked.append((kind, reason, who))
 
+    def report_hang(self, rank, text, *, is_final):
+        self.asked.append((rank, text, is_final))
+
     def signal_workers(self, signum, ranks, reason):
         self.asked.append((signum, ranks, reason))
 
@@ -197,6 +200,7 @@ def test_what_an_extension_can_do(caplog):
     assert control.snapshot() == Snapshot("HEALTHY", 2, 1, {0: 4}, {0: 77})
     control.request("restart", "a file is there")
     control.signal_workers(10, [4], "it is late")
+    control.report_hang(4, "no worker\nhas moved", is_final=True)
     control.say("one\nline")
     progress = {4: Progress(3, 20, 0.5)}
     control.note_progress(progress)
@@ -211,6 +215,7 @@ def test_what_an_extension_can_do(caplog):
     assert agent.asked == [
         (RequestKind.RESTART, "a file is there", "plugin 'acme'"),
         (10, [4], "it is late"),
+        (4, "no worker\nhas moved", True),
     ]
     assert "plugin 'acme': one line" in caplog.text
     with pytest.raises(ValueError, match="'dance' is not a valid RequestKind"):
