@@ -270,3 +270,14 @@ def test_error_files_of_torch_are_read_as_plaunchs(tmp_path_factory, name, text,
         return found.exception, found.message, found.place, found.is_retryable, found.retry_after
 
     assert told(torchs.record) == told(record)
+
+
+def test_heartbeats_load_on_first_use():
+    code = (
+        "import sys\n"
+        "from plaunch import worker\n"
+        "before = 'plaunch_hang.worker' in sys.modules\n"
+        "worker.heartbeat, worker.section\n"
+        "print(before, 'plaunch_hang.worker' in sys.modules, hasattr(worker, 'pulse'))\n"
+    )
+    assert run_python("-c", code, check=True).stdout == "False True False\n"

@@ -311,6 +311,14 @@ def test_messages_about_the_whole_launch_come_last(pipe, stderr):
     assert pipe.read(len(expected)) == expected
 
 
+def test_a_caller_may_write_the_last_messages_itself(stderr):
+    said = []
+    with stderr.keeping_last(lambda *message: said.append(message)):
+        stderr.say_last("this launch took 3 s")
+        stderr.say_last("too long", "WARNING")
+    assert said == [("this launch took 3 s", "INFO"), ("too long", "WARNING")]
+
+
 def test_a_terminal_that_cannot_replace_lines_gets_none(terminal, monkeypatch):
     stderr = Stderr(lambda: terminal[0])
     assert stderr.can_show()
