@@ -417,3 +417,66 @@ def test_all_modules_that_decode_bytes_of_others_are_known():
 def _is_lenient(args):
     texts = [one.value for one in args if isinstance(one, ast.Constant)]
     return "latin-1" in texts or (len(args) > 1 and len(texts) == len(args))
+
+
+# Modules that parse JSON or TOML of plaunch's own processes, which are trusted, and one other.
+TRUSTED = {
+    "plaunch.events": "what `Event.serialize` has written, for programs",
+    "plaunch_engines.node": "the command's lines, before and after its settings",
+    "plaunch_engines.ray_client": "the command's messages",
+    "plaunch_engines.ray_engine": "messages of the process that the command has started",
+    "plaunch_hang.records": "what `dump_groups` has written",
+    "plaunch_rendezvous_static.messages": "not trusted: `_INVALID` has RecursionError",
+    "plaunch_torchrun.elastic.events": "what `RdzvEvent.serialize` has written, for programs",
+}
+_PARSERS = {"loads", "load", "raw_decode"}
+_FORMATS = {"json", "toml", "JSONDecoder"}
+
+
+def find_unguarded(tree):
+    """Yield the lines that parse a text where deep nesting, a RecursionError, is not expected."""
+
+    def visit(node, is_expected):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            is_expected = False
+        if isinstance(node, ast.Try):
+            names = {name.id for one in node.handlers for name in _names(one.type)}
+            for inner in node.body:
+                yield from visit(inner, is_expected or "RecursionError" in names)
+            for inner in (*node.handlers, *node.orelse, *node.finalbody):
+                yield from visit(inner, is_expected)
+            return
+        if isinstance(node, ast.With):
+            names = {name.id for one in node.items for name in _names(one.context_expr)}
+            is_expected = is_expected or {"suppress", "RecursionError"} <= {
+                *names,
+                *(one.attr for item in node.items for one in _attributes(item.context_expr)),
+            }
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            words = {name.id for name in _names(node.func)}
+            words |= {one.attr for one in _attributes(node.func)}
+            if node.func.attr in _PARSERS and words & _FORMATS and not is_expected:
+                yield node.lineno
+        for inner in ast.iter_child_nodes(node):
+            yield from visit(inner, is_expected)
+
+    yield from visit(tree, False)
+
+
+def _names(node):
+    return [one for one in ast.walk(node) if isinstance(one, ast.Name)] if node else []
+
+
+def _attributes(node):
+    return [one for one in ast.walk(node) if isinstance(one, ast.Attribute)]
+
+
+def test_deep_nesting_in_a_text_of_others_is_expected():
+    """Python's parsers raise RecursionError for it, which is not a ValueError."""
+    found = {
+        name: lines
+        for name, tree in parse_all().items()
+        if not name.startswith("plaunch_testing.") and ".testing" not in name
+        if (lines := [*find_unguarded(tree)]) and name not in TRUSTED
+    }
+    assert found == {}

@@ -75,11 +75,15 @@ def parse_ranks(text: object) -> frozenset[int]:
         ValueError: the text has another form.
     """
     ranks: set[int] = set()
+    count = 0  # with those that are given twice
     for part in str(text).split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         low, high = digits(first, _MOST_RANK), digits(last if dash else first, _MOST_RANK)
         if low is None or high is None or low > high:
             raise ValueError(f"{quote(str(text))} is not a list of ranks; write 3, or 0-3,8")
+        count += high - low + 1
+        if count > _MOST_RANK + 1:
+            raise ValueError(f"{quote(str(text))} is a list of more than {_MOST_RANK + 1} ranks")
         ranks.update(range(low, high + 1))
     return frozenset(ranks)
 

@@ -112,7 +112,7 @@ def _rank_among(tags: list[bytes], job: bytes) -> int | None:
 
 # --- lines to the guard ---------------------------------------------------------------------------
 
-_MAX_LINE = 4096  # bytes that the kernel writes in one piece
+MAX_LINE = 4096  # bytes that the kernel writes in one piece
 
 
 def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> bytes:
@@ -126,7 +126,7 @@ def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> b
     """
     path = "" if folder is None else os.fsencode(folder).hex()
     line = f"job {job} {since} {int(has_forked)} {path or '-'}\n".encode()
-    if len(line) > _MAX_LINE:
+    if len(line) > MAX_LINE:
         return job_line(job, since=since, has_forked=has_forked, folder=None)
     return line
 

@@ -51,6 +51,8 @@ def _read(path: str, *, is_project: bool) -> Mapping[str, Any]:
     try:
         data = await_file_system(f"the settings file {path!r} (--config)", lambda: _bytes(path))
         content: dict[str, Any] = toml.loads(data.decode())
+    except RecursionError:
+        raise UsageError(f"the settings file {path} is nested too deeply") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         if isinstance(error, (toml.TOMLDecodeError, UnicodeDecodeError)):

@@ -9,6 +9,7 @@ import socket
 import time
 
 from plaunch.lazy import TYPE_CHECKING
+from plaunch.numbers import digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds for an answer; a launcher may get little CPU time
 LIST_PATIENCE = 2.0  # of `ps`, which also lists launches that do not answer
 _MOST_BYTES = 64 << 20  # of an answer
+_MOST_STATUS = 999
 
 
 class ClientError(Exception):
@@ -162,7 +164,8 @@ def _check(status: int, response: dict[str, Any]) -> dict[str, Any]:
     problem = str(response.get("error", f"status {status}"))
     if status == 403:
         raise ForeignError(problem)
-    if status == 404 and 1 not in response.get("versions", ()):
+    versions = response.get("versions")
+    if status == 404 and not (isinstance(versions, list) and 1 in versions):
         raise RefusedError(
             f"the launch is of another version of plaunch ({problem}); use the plaunchctl of "
             "its environment",
@@ -176,14 +179,15 @@ def _read(answer: bytes | bytearray) -> tuple[int, dict[str, Any]]:
     head, _, text = bytes(answer).partition(b"\r\n\r\n")
     words = head.split(None, 2)
     response = None
-    if len(words) > 2 and words[0].startswith(b"HTTP/") and words[1].isdigit():
-        with contextlib.suppress(ValueError):
+    status = digits(words[1].decode("latin-1"), _MOST_STATUS) if len(words) > 2 else None
+    if status is not None and words[0].startswith(b"HTTP/"):
+        with contextlib.suppress(ValueError, RecursionError):
             response = json.loads(text)
-    if not isinstance(response, dict):
+    if status is None or not isinstance(response, dict):
         raise ClientError(
             "its answer is not one of plaunch; use the plaunchctl of the launch's own environment"
         )
-    return int(words[1]), response
+    return status, response
 
 
 @contextlib.contextmanager

@@ -91,6 +91,6 @@ def _read(node: str, text: str) -> tuple[PublishedAnswer, dict[str, Any]] | None
     try:
         answer = json.loads(text)
         published = PublishedAnswer(str(answer["by"]), set(answer["calls"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return published, answer

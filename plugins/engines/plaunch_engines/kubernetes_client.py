@@ -211,7 +211,7 @@ class Cluster:
             result: Manifest = json.loads(response.data)
         except self.unreachable as error:
             raise ClusterError(f"cannot {what}: the reply of {self.host} ended early") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ClusterError(f"cannot {what}: {self.host} sent no JSON ({error})", -1) from error
         return result
 
@@ -234,7 +234,7 @@ class Cluster:
         """Return the server's message in one line, and what to do."""
         text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
         is_of_kubernetes = False
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             text, is_of_kubernetes = str(json.loads(text)["message"]), True
         text = printable(" ".join(text.split()), _MAX_TEXT)
         if not status:

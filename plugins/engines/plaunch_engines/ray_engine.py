@@ -235,7 +235,7 @@ def read_resources(text: str) -> dict[str, float]:
     """
     try:
         given = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict) or not all(
         type(amount) in (int, float) and amount >= 0 for amount in given.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-import math
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.texts import printable
@@ -126,6 +126,6 @@ def _count(value: Any) -> int:
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r:.20} is not a number of seconds")
-    if not (value >= 0 and math.isfinite(value)):
+    if not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{value!r:.20} is not a number of seconds")
     return float(value)

@@ -75,12 +75,14 @@ def _pieces(part: str, text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _numbers(inside: str, text: str) -> Iterator[str]:
+    count = 0
     for item in inside.split(","):
         first, dash, last = item.partition("-")
         low, high = digits(first), digits(last if dash else first)
         if low is None or high is None or low > high:
             raise _malformed(text, f"has {item!r} in a bracket, which is not a number or range")
-        if high - low >= _MAX_HOSTS:
+        count += high - low + 1
+        if count > _MAX_HOSTS:
             raise _malformed(text, f"stands for more than {_MAX_HOSTS} hosts")
         for number in range(low, high + 1):
             yield str(number).zfill(len(first))

@@ -150,7 +150,7 @@ def _read_answer(
     try:
         fields = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
         version = printable(str(fields["etcdserver"]), _MAX_VERSION)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         version = ""
     if version.startswith(("0.", "1.", "2.")):
         return EndpointProblem(

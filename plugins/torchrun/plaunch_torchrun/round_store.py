@@ -50,7 +50,7 @@ def assign_ranks(
                 store.set(f"{_ASSIGNED_RANKS}{rank}", json.dumps(values))
         answer = json.loads(store.get(f"{_ASSIGNED_RANKS}{group_rank}"))
         first_global, world_size, first_role, role_world_size = map(int, answer)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(
             f"the round's store holds no valid ranks for node {group_rank}: {error}"
         ) from error

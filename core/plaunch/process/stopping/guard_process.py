@@ -13,6 +13,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.process.marks import MAX_LINE
 from plaunch.process.own_process import hide_secrets, set_title
 from plaunch.process.proc import PROC, list_numbers
 from plaunch.process.stopping.evidence import Origin
@@ -106,8 +107,10 @@ class GuardState:
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 # A worker may have written to the descriptor by mistake.
-                with contextlib.suppress(ValueError):
-                    self._take(line.decode("ascii").split(" "))
+                if len(line) <= MAX_LINE:
+                    with contextlib.suppress(ValueError):
+                        self._take(line.decode("ascii").split(" "))
+            self._rest = self._rest[: MAX_LINE + 1]
 
     def wait(self, seconds: float) -> None:
         """Wait at most `seconds` for a line."""
@@ -133,7 +136,8 @@ class GuardState:
             self.folder = path
         elif fields[0] == "process" and self.tree is not None:
             _, rank, pid, start = fields
-            self.tree.add_leader(int(rank), int(pid), int(start))
+            if int(pid) > 1 and int(start) >= 0:
+                self.tree.add_leader(int(rank), int(pid), int(start))
 
 
 def _wait_for_end(state: GuardState, pidfd: int, launcher: int) -> None:

@@ -120,7 +120,7 @@ def parse_threads(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
     """
     try:
         threads = [_parse_thread(thread, pid) for thread in json.loads(text)[:_MOST_THREADS]]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         shown = text[:60].decode(errors="replace")
         raise UnreadableError(f"py-spy has written {shown!r}", is_lasting=False) from None
     if len(threads) == 1:  # py-spy does not know the thread ids of every version of Python

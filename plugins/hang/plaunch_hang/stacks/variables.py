@@ -89,7 +89,7 @@ def read_variables(pid: int) -> bytes | None:
                 if thread is not main and not count_waiting(_frames_of(thread))
             ]
         text = json.dumps(shown)
-    except (OSError, UnreadableError, ValueError, TypeError, KeyError):
+    except (OSError, UnreadableError, ValueError, TypeError, KeyError, RecursionError):
         return None
     main_globals = read_main_globals(pid) or b""
     return hashlib.blake2b(text.encode() + main_globals, digest_size=16).digest()

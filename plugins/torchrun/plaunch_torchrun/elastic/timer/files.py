@@ -69,7 +69,7 @@ class FileTimerRequest(TimerRequest):
             return cls(
                 int(data["pid"]), str(data["scope_id"]), expiration_time, int(data["signal"])
             )
-        except (TypeError, KeyError, OverflowError) as error:
+        except (TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"{line!r} is not a timer request: {error!r}") from error
 
     def _key(self) -> tuple[Any, ...]:
