@@ -13,7 +13,7 @@ from promises import PROMISES
 from result_file import ROOT, read_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from promises import Promise
     from result_file import Result
@@ -52,6 +52,13 @@ promise. `{COMMAND}` writes this page from result files and
 a table; nothing in it is edited by hand ([how](contributing.md#result-files)).
 """
 
+PROMISED = """
+## What is promised
+
+The tests are in the folder `tests`, and run before each merge. Each row links to the pages that
+make the promise, which have the details and the limits.
+"""
+
 NOT_SHOWN = """\
 ## What is not shown
 
@@ -74,9 +81,10 @@ def make_page(results: Sequence[Result], promises: Mapping[str, Sequence[Promise
     parts = [HEAD, "\n## What ran\n"]
     for tool, about in TOOLS.items():
         parts += _section(tool, about, [result for result in results if result.tool == tool])
-    parts.append("\n## What is promised\n")
+    parts.append(PROMISED)
+    missing = TOOLS.keys() - {result.tool for result in results}
     for heading, rows in promises.items():
-        parts += _promises(heading, rows)
+        parts += _promises(heading, rows, missing)
     parts += ["\n", NOT_SHOWN]
     return "".join(parts)
 
@@ -120,21 +128,25 @@ def _findings(findings: Iterable[Mapping[str, str]]) -> Iterator[list[str]]:
         yield [finding["what"], finding["fix"] or "**not yet**"]
 
 
-def _promises(heading: str, promises: Sequence[Promise]) -> Iterator[str]:
+def _promises(heading: str, promises: Sequence[Promise], missing: Collection[str]) -> Iterator[str]:
     yield f"\n### {heading}\n\n"
     rows = (
         [
             promise.text,
-            ", ".join(link_to(page, words) for page, words in promise.stated),
-            ", ".join([*(f"`tools/{run}`" for run in promise.runs), *map(_test, promise.tests)]),
+            ", ".join(dict.fromkeys(link_to(page, words) for page, words in promise.stated)),
+            ", ".join([*(_run(run, missing) for run in promise.runs), *map(_test, promise.tests)]),
         ]
         for promise in promises
     )
     yield _table(["promise", "stated in", "shown by"], rows)
 
 
+def _run(tool: str, missing: Collection[str]) -> str:
+    return f"`tools/{tool}` (has not run)" if tool in missing else f"`tools/{tool}`"
+
+
 def _test(node_id: str) -> str:
-    """Return a node id that can be broken into lines."""
+    """Return a node id in the folder of tests."""
     return f"`{node_id.removeprefix('tests/')}`"
 
 
