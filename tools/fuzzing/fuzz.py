@@ -22,6 +22,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,7 +97,7 @@ def fuzz_here(args: argparse.Namespace) -> int:
     runs = 0
     began = time.process_time()  # what was imported does not count
 
-    def finish() -> None:
+    def finish(*_: object) -> None:
         figures = {"runs": runs, "cpu": time.process_time() - began}
         (folder / "figures.json").write_text(json.dumps(figures))
         sys.stdout.flush()
@@ -120,6 +121,8 @@ def fuzz_here(args: argparse.Namespace) -> int:
             if len(kinds) >= MOST_KINDS:
                 finish()
 
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, finish)
     work, own = Path(args.work or folder / "work"), fuzz_targets.CORPUS / args.target
     work.mkdir(parents=True, exist_ok=True)
     words = folder / "words"
@@ -132,6 +135,8 @@ def fuzz_here(args: argparse.Namespace) -> int:
         f"-rss_limit_mb={MEMORY >> 20}",
         "-len_control=20",
         f"-seed={args.seed}",
+        "-handle_int=0",
+        "-handle_term=0",
     ]
     atheris.Setup([sys.argv[0], *options, str(work), *([str(own)] if own.is_dir() else [])], test)
     atheris.Fuzz()
@@ -154,6 +159,7 @@ def _escape(word: bytes) -> str:
 def fuzz_all(names: list[str], args: argparse.Namespace) -> int:
     """Fuzz targets, print and write what was found."""
     run = Run("fuzz")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends the processes that fuzz
     with ThreadPoolExecutor(args.cores) as pool:
         rows = dict(zip(names, pool.map(lambda name: fuzz(name, args), names), strict=True))
     found = [f"{name}: {kind}" for name, row in rows.items() for kind in row.pop("found")]
