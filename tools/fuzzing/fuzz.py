@@ -36,6 +36,8 @@ WORK = ROOT / "build" / "fuzz"
 MOST_KINDS = 20  # of findings in one run
 MEMORY = 4 << 30  # bytes that a process may have
 TRIES = 5000  # to shorten a finding
+CPU_LIMIT = 30.0  # seconds for one input, which is interrupted then
+WALL_LIMIT = 1800  # seconds, for one that cannot be interrupted
 
 for folder in ("tests", "tools/reliability"):
     sys.path.insert(0, str(ROOT / folder))
@@ -110,7 +112,8 @@ def fuzz_here(args: argparse.Namespace) -> int:
         runs += 1
         try:
             # With counters in each line, everything takes several times as long.
-            fuzz_targets.run_input(target, data, 5 * fuzz_targets.MAX_SECONDS)
+            with fuzz_targets.interrupted(CPU_LIMIT):
+                fuzz_targets.run_input(target, data, 5 * fuzz_targets.MAX_SECONDS)
         except Exception as error:  # noqa: BLE001 - a finding
             kind = fuzz_targets.kind_of(error)
             if kind not in kinds:
@@ -131,7 +134,7 @@ def fuzz_here(args: argparse.Namespace) -> int:
         f"-max_len={target.max_length}",
         f"-artifact_prefix={folder}/",
         f"-dict={words}",
-        "-timeout=60",
+        f"-timeout={WALL_LIMIT}",
         f"-rss_limit_mb={MEMORY >> 20}",
         "-len_control=20",
         f"-seed={args.seed}",

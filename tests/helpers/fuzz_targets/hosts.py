@@ -49,7 +49,7 @@ def _check_list(text):
     hosts = expand_hostlist(text)
     if not 0 < len(hosts) <= _MOST_HOSTS:
         raise Finding(f"{len(hosts)} hosts")
-    if not any(":" in host for host in hosts):
+    if len(hosts) < 1000 and not any(":" in host for host in hosts):
         check_equal(expand_hostlist(",".join(hosts)), hosts, "the hosts of a list")
 
 
