@@ -13,8 +13,9 @@ from helpers.fuzz_targets import Finding
 from helpers.fuzz_targets.reading import Choices, check_equal, check_message, divide
 
 MAX_LENGTH = 512
+_VERSION = frames.u16(frames.VERSION)
 WORDS = (
-    frames.frame(frames.MessageKind.CHALLENGE, frames.MAGIC, b"\0\1\0", b"n" * 32),
+    frames.frame(frames.MessageKind.CHALLENGE, frames.MAGIC, _VERSION, b"\0", b"n" * 32),
     frames.frame(frames.MessageKind.WELCOME, b"s" * 16, b"\0"), b"SSH-2.0", b"HTTP/1.1",
     frames.frame(frames.MessageKind.REFUSED, frames.text("no")),
 )  # fmt: skip

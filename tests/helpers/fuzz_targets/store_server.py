@@ -14,17 +14,17 @@ from plaunch_job_store.server import StoreServer
 from helpers.fuzz_targets import Finding
 from helpers.fuzz_targets.reading import Choices, check_equal, check_message
 
+_VERSIONS = frames.u16(frames.OLDEST_VERSION) + frames.u16(frames.VERSION)
 WORDS = (
     frames.frame(MessageKind.REQUEST, frames.u64(1), frames.encode_operations(
         [Operation(frames.Code.SET, "k", b"v")])),
     frames.frame(MessageKind.REQUEST, frames.u64(2), frames.encode_operations(
         [Operation(frames.Code.WAIT, "k")])),
     frames.frame(MessageKind.CANCEL, frames.u64(2)), frames.frame(MessageKind.BYE),
-    frames.frame(MessageKind.HELLO, frames.MAGIC, b"\0\1\0\1", b"n" * 32, b"\0"),
-    frames.frame(MessageKind.PROOF), b"\x07", b"\x08", b"\0\1",
+    frames.frame(MessageKind.HELLO, frames.MAGIC, _VERSIONS, b"n" * 32, b"\0"),
+    frames.frame(MessageKind.HELLO, frames.MAGIC, _VERSIONS), b"\x07", b"\x08", b"\0\1",
 )  # fmt: skip
-_HELLO = frames.frame(MessageKind.HELLO, frames.MAGIC, b"\0\1\0\1", b"n" * 32, b"\0")
-_GREETING = _HELLO + frames.frame(MessageKind.PROOF)
+_GREETING = frames.frame(MessageKind.HELLO, frames.MAGIC, _VERSIONS, b"n" * 32, b"\0")
 _KEY, _VALUE = "plaunch/of/the/job", b"untouched"
 _MOST_TURNS = 400
 _DOCUMENTED = ("an error of the server",)
