@@ -11,6 +11,7 @@ from helpers.fuzz_targets.reading import check_equal, divide
 
 WORDS = (b"job ", b"process ", b" 1 2 3\n", b" - ", b" 0 ", b"-1", b"2f746d70\n", b"1_0")
 MAX_LENGTH = 512
+_MOST_KEPT = 5000  # bytes of a line without an end
 _PIPE = 32_768  # bytes that a pipe holds in any case
 
 
@@ -37,6 +38,8 @@ def _receive(parts):
         for part in parts:
             os.write(write, part[:_PIPE])
             state.receive()
+            if len(state._rest) > _MOST_KEPT:
+                raise Finding(f"the guard keeps {len(state._rest)} bytes")
         os.close(write)
         state.receive()
         if not state.is_over:
