@@ -9,7 +9,6 @@ import socket
 import time
 
 from plaunch.lazy import TYPE_CHECKING
-from plaunch.numbers import digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds for an answer; a launcher may get little CPU time
 LIST_PATIENCE = 2.0  # of `ps`, which also lists launches that do not answer
 _MOST_BYTES = 64 << 20  # of an answer
-_MOST_STATUS = 999
+_STATUS_DIGITS = 3
 
 
 class ClientError(Exception):
@@ -179,15 +178,15 @@ def _read(answer: bytes | bytearray) -> tuple[int, dict[str, Any]]:
     head, _, text = bytes(answer).partition(b"\r\n\r\n")
     words = head.split(None, 2)
     response = None
-    status = digits(words[1].decode("latin-1"), _MOST_STATUS) if len(words) > 2 else None
-    if status is not None and words[0].startswith(b"HTTP/"):
+    is_http = len(words) > 2 and words[0].startswith(b"HTTP/")
+    if is_http and words[1].isdigit() and len(words[1]) == _STATUS_DIGITS:
         with contextlib.suppress(ValueError, RecursionError):
             response = json.loads(text)
-    if status is None or not isinstance(response, dict):
+    if not isinstance(response, dict):
         raise ClientError(
             "its answer is not one of plaunch; use the plaunchctl of the launch's own environment"
         )
-    return status, response
+    return int(words[1]), response
 
 
 @contextlib.contextmanager
