@@ -262,7 +262,9 @@ class Job:
         events = seen.events()
         pids = list(dict.fromkeys([*events, *(entry["agent"] for entry in seen.ledger())]))
         names = {pid: (f"agent{pid}", f"agent{pid}") for pid in pids}
-        rounds = seen.rounds(names, [fault.at for fault in injected if fault.at is not None])
+        # Those of workers are known more exactly.
+        others = [fault.at or 0.0 for fault in injected if fault.kind != "kill worker"]
+        rounds = seen.rounds(names, others)
         command = AgentRecord(
             "the command",
             "command",

@@ -145,6 +145,7 @@ class Job:
         network: the network of the nodes, if any.
         etcd: the server, if the store needs one.
         preload: the module that is imported before workers are forked, if any.
+        bug: one of `helpers.simulated_bugs` to put into the agents, if any.
     """
 
     def __init__(
@@ -154,9 +155,10 @@ class Job:
         network: Network | None = None,
         etcd: EtcdServer | None = None,
         preload: str = "",
+        bug: str = "",
     ) -> None:
         self.folder, self.script, self.network, self.etcd = folder, script, network, etcd
-        self.preload = preload
+        self.preload, self._bug = preload, bug
         self.nodes: list[Node] = []
         self.happened: list[Happened] = []
         self.story = Story(time.time())
@@ -237,6 +239,7 @@ class Job:
             "PLAUNCH_RUNTIME_DIR": str(self._sockets),
             "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
             TAG: f"{self.folder.name}-{number}-{start}.",
+            **({"PLAUNCH_TEST_BUG": self._bug} if self._bug else {}),
         }
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -533,7 +536,9 @@ class Job:
             host = hosts.get(entry["agent"], "")
             faults.append(FaultRecord(FaultKind.HANG, host, entry["at"]))
         faults.sort(key=lambda fault: fault.at)
-        rounds = seen.rounds(names, [one.at for one in self.happened if one.had_effect])
+        # Failures of workers are known more exactly.
+        others = [one.at for one in self.happened if one.had_effect and one.kind not in OF_WORKERS]
+        rounds = seen.rounds(names, others)
         for node in self.nodes:
             record, code = node.record, node.process.returncode
             seen.complete(record, node.process.pid, rounds)

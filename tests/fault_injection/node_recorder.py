@@ -1,7 +1,8 @@
 """A plugin for the agents of jobs with faults: it notes what only an agent knows.
 
 It appends to the file `records` of its folder: the incarnation of each round, hangs that it has
-reported because a file wants that, and at the end the verdict and what is left.
+reported because a file wants that, and at the end the verdict and what is left. `PLAUNCH_TEST_BUG`
+names a bug that it puts into the agent.
 """
 
 from __future__ import annotations
@@ -124,5 +125,17 @@ def _record_handlers() -> None:
     DynamicRendezvousHandler.__init__ = create
 
 
+def _plant_bug(what: str) -> None:
+    from helpers.simulated_bugs import BUGS
+
+    [bug] = (bug for bug in BUGS if bug.what == what)
+    planted = bug.planted()
+    planted.__enter__()
+    _planted.append(planted)
+
+
+_planted: list[object] = []  # until the end of the process
 _record_handlers()
+if "PLAUNCH_TEST_BUG" in os.environ:
+    _plant_bug(os.environ["PLAUNCH_TEST_BUG"])
 atexit.register(_note_end)

@@ -265,6 +265,8 @@ class Observations:
         events = self.events().get(pid, [])
         agent.events = _to_events(events, known)
         agent.is_asked_to_end |= any(_asks_to_end(event) for event in events)
+        begun = (e["timestamp"] for e in events if e["name"] == "plaunch.rendezvous.begun")
+        agent.joined_at = next(begun, None)
         agent.outcome = next((e.told for e in agent.events if e.name == "AgentFinished"), "")
         agent.has_failed = agent.outcome == "failed"
         if known:

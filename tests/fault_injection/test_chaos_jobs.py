@@ -11,7 +11,7 @@ import fault_injection.jobs as chaos_jobs
 import pytest
 from fault_injection.jobs import Happened, Job, Node
 from fault_injection.test_observations import GONE, entry, formed, lasting, observe
-from plaunch_testing.simulation import FaultKind, StoreKind, make_script
+from plaunch_testing.simulation import FaultKind, InjectedFault, Script, StoreKind, make_script
 from plaunch_testing.simulation.checks import find_faults
 from plaunch_testing.simulation.record import AgentRecord
 
@@ -55,6 +55,30 @@ def test_many_jobs(store, options):
         pytest.importorskip(options["preload"])
     found = [chaos_jobs.run(store, seed, **options) for seed in range(100, 120)]
     assert not any(found), "\n".join(found)
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "bug", "check"),
+    [
+        (FaultKind.FAIL, "a failure is not charged", "charges"),
+        (FaultKind.STOP_JOB, "a stop that was requested ends as a success", "successes"),
+    ],
+)
+def test_a_deliberate_bug_is_found(tmp_path, kind, bug, check):
+    script = Script(
+        seed=1, nodes=2, min_nodes=2, max_nodes=2, workers=1, max_restarts=1, starts=(0.0, 0.0),
+        offsets=(0.0, 0.0), stop_times=(0.2, 0.2), duration=4.0,
+        faults=(InjectedFault(2.0, kind, node=1, value=3),),
+    )  # fmt: skip
+    job = Job(tmp_path, script, bug=bug)
+    try:
+        findings = job.run()
+    finally:
+        job.end()
+    assert check in {finding.partition(":")[0] for finding in findings}, job.describe()
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -181,6 +181,7 @@ def test_every_check_finds_something():
         run(outputs=[CUT], is_loss_shown=None),
         run(nodes=[agent(0), agent(1, 114, None, events=())],
             faults=[FaultRecord(FaultKind.UNKILLABLE, "n1", 2.0)]),
+        run(nodes=[agent(0), agent(1), AgentRecord("n2.0", "n2", 0.6, 6.5, 112, joined_at=5.5)]),
         failed(nodes=[agent(0, 3, FAILED), agent(1, 143, None, events=(), ends_by_itself=True)],
                faults=[FAIL, FaultRecord(FaultKind.SIGNAL, "n1", 2.0)]),
     ],

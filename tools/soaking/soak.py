@@ -147,6 +147,7 @@ class Soak:
         """Return the figures of the result file."""
         totals = self.totals
         return {
+            "minutes": round(self.elapsed / MINUTE, 1),
             "jobs": sum(self.runs.values()),
             "jobs by kind": dict(self.runs),
             "launchers": totals["launches"],

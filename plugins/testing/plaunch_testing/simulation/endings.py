@@ -174,10 +174,12 @@ def _has_given_up_alone(run: RunRecord, node: AgentRecord) -> bool:
 
 
 def is_late(run: RunRecord, node: AgentRecord) -> bool:
-    """Whether a node has started after the end of the job was requested, or had come."""
+    """Whether a node has joined after the job was over, or its end requested, or had come."""
     ends = [one.ended_at or 0.0 for one in run.nodes if one.exit_code is not None]
     ends += [one.at for one in run.with_effect(FaultKind.STOP_JOB)]
-    return any(at <= node.started_at for at in ends)
+    ends += [one.finished_at for one in run.rounds if one.has_succeeded and one.finished_at]
+    joined_at = node.started_at if node.joined_at is None else node.joined_at
+    return any(at <= joined_at for at in ends)
 
 
 def find_wrong_successes(run: RunRecord) -> Iterator[str]:

@@ -235,6 +235,7 @@ class AgentRecord:
         name: unique in the run.
         host: where it ran.
         started_at: when.
+        joined_at: when it began to join its first round; None if that is not known.
         ended_at: when it has ended, or was killed; None if it runs.
         exit_code: if it has ended by itself.
         error: what has ended it, for findings.
@@ -270,6 +271,7 @@ class AgentRecord:
     is_asked_to_end: bool = False
     has_waited_for_others: bool = False
     ends_by_itself: bool = False
+    joined_at: float | None = None
 
     def was_alive(self, at: float) -> bool:
         """Whether it had started at this time, and had not ended."""
