@@ -279,6 +279,9 @@ class Job:
             agent = AgentRecord(*names[pid], self._began, ended_at)
             seen.complete(agent, pid, rounds)
             ends = [e for e in events.get(pid, ()) if e["name"] == "plaunch.launcher.finished"]
+            # A spare that a signal ends has no workers whose success could be its result.
+            has_trained = any(worker.node == agent.name for r in rounds for worker in r.starts)
+            agent.ends_by_itself = agent.is_asked_to_end and not has_trained
             if ends:
                 agent.exit_code = _positive(ends[-1]["metadata"]["exit_code"])
                 agent.ended_at = ends[-1]["timestamp"]

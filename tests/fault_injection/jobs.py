@@ -45,6 +45,7 @@ from fault_injection.observations import (
     load_factor,
     output_records,
     processes_with,
+    read_etcd_keys,
     read_lines,
     written_lines,
 )
@@ -557,6 +558,7 @@ class Job:
             nodes=[node.record for node in self.nodes],
             errors=[*self._find_errors()],
             unfinished=unfinished,
+            keys=[] if self.etcd is None else read_etcd_keys(self.etcd.endpoint),
             leftovers=left,
             outputs=self._outputs(),
             precision=PRECISION * load_factor(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import socket
 import threading
 import time
 
@@ -104,15 +105,23 @@ def _threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name not in EXPECTED]
 
 
-def _sockets() -> int:
-    """Return the number of descriptors that are sockets."""
-    count = 0
-    for fd in os.listdir("/proc/self/fd"):
+def _sockets() -> list[str]:
+    """Describe the descriptors that are sockets."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
         try:
-            count += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
-        except OSError:  # that of the folder itself
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                found.append(f"a socket of {copy.getsockname()!r} to {_peer_of(copy)}")
+        except OSError:  # it is not a socket, or that of the folder itself
             pass
-    return count
+    return found
+
+
+def _peer_of(one: socket.socket) -> str:
+    try:
+        return repr(one.getpeername())
+    except OSError:
+        return "nobody"
 
 
 def _record_handlers() -> None:

@@ -6,11 +6,13 @@ the agents write their events. Times are those of this machine's clock.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
 import re
 import time
+import urllib.request
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -277,10 +279,9 @@ class Observations:
             if "verdict" in end:
                 first = FirstFailure(*end["first"]) if "first" in end else None
                 agent.verdict = VerdictRecord(*end["verdict"], first)
-            # An agent's last second is too short for its threads on a machine that is very busy.
-            threads = end["threads"] if end["load"] < BUSY else []
-            left = [f"the threads {', '.join(threads)}"] if threads else []
-            agent.leftovers = [*left, *([f"{end['sockets']} sockets"] if end["sockets"] else [])]
+            left = [f"the threads {', '.join(end['threads'])}"] if end["threads"] else []
+            # The last second of an agent is too short to end them on a machine that is very busy.
+            agent.leftovers = [*left, *end["sockets"]] if end["load"] < BUSY else []
         trained = [one for one in rounds if any(w.node == agent.name for w in one.starts)]
         if trained:
             last = trained[-1]
@@ -428,6 +429,20 @@ def output_records(
     if None in delivered.problems:
         records.append(OutputRecord("the output", 0, 0, problem=delivered.problems[None]))
     return records
+
+
+def read_etcd_keys(endpoint: str) -> list[str]:
+    """Return all keys in an etcd server; none if it does not answer."""
+    everything = base64.b64encode(b"\0").decode()
+    request = {"key": everything, "range_end": everything, "keys_only": True}
+    try:
+        with urllib.request.urlopen(
+            f"http://{endpoint}/v3/kv/range", json.dumps(request).encode(), timeout=10
+        ) as answer:
+            found = json.load(answer).get("kvs", [])
+    except OSError:
+        return []
+    return [base64.b64decode(each["key"]).decode(errors="replace") for each in found]
 
 
 def processes_with(mark: bytes) -> dict[int, str]:

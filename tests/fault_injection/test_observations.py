@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import urllib.request
 
 import pytest
 from fault_injection.observations import (
@@ -11,11 +13,14 @@ from fault_injection.observations import (
     WorkerSettings,
     output_records,
     processes_with,
+    read_etcd_keys,
     read_lines,
     written_lines,
 )
+from plaunch_rendezvous_etcd.testing import EtcdServer
 from plaunch_testing.simulation.record import AgentRecord, FirstFailure
 
+from helpers.machine_parts import need
 from helpers.programs import running_python
 
 GONE = 2**22 + 1  # above all process ids
@@ -116,7 +121,7 @@ def test_what_an_agent_says(tmp_path):
     world = {"group_world_size": 2, "master_addr": "n0", "master_port": 1}
     lost = {"kind": "lost", "node": "n1", "reason": "no heartbeat"}
     end = record(
-        10, "end", threads=["a"], sockets=2, load=1.0, incarnation=JOB, round=1,
+        10, "end", threads=["a"], sockets=["a socket"], load=1.0, incarnation=JOB, round=1,
         verdict=["failed", "why", "", "n0", 0], first=[0, 3, 4.0, False],
     )  # fmt: skip
     seen = observe(
@@ -144,7 +149,7 @@ def test_what_an_agent_says(tmp_path):
     assert agent.verdict is not None
     assert agent.verdict.first == FirstFailure(0, 3, 4.0, False)
     assert (agent.incarnation, agent.last_round) == (JOB, 1)
-    assert agent.leftovers == ["the threads a", "2 sockets"]
+    assert agent.leftovers == ["the threads a", "a socket"]
     assert (agent.has_failed, agent.is_asked_to_end, agent.is_success_sure) == (True, True, True)
 
 
@@ -206,7 +211,7 @@ def test_what_workers_have_written():
     assert written_lines(ledger) == {(0, 0, GONE): (3, 10)}
 
 
-# --- processes ------------------------------------------------------------------------------------
+# --- stores and processes -------------------------------------------------------------------------
 
 
 def test_processes_of_a_job_are_found():
@@ -219,3 +224,14 @@ def test_processes_of_a_job_are_found():
 def test_settings_of_workers_are_an_argument():
     settings = json.loads(WorkerSettings(5, node="n1").to_argument())
     assert (settings["lines"], settings["node"], settings["meets"]) == (5, "n1", False)
+
+
+def test_keys_of_an_etcd_server():
+    need("etcd")
+    with EtcdServer() as server:
+        assert read_etcd_keys(server.endpoint) == []
+        body = json.dumps({"key": base64.b64encode(b"/a/key").decode(), "value": ""}).encode()
+        with urllib.request.urlopen(f"http://{server.endpoint}/v3/kv/put", body, timeout=30):
+            pass
+        assert read_etcd_keys(server.endpoint) == ["/a/key"]
+    assert read_etcd_keys(server.endpoint) == []

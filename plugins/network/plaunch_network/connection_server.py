@@ -65,6 +65,7 @@ class ConnectionServer:
         self._accept_pause = accept_pause
         self._changed = threading.Condition()
         self._ends: dict[socket.socket, float] = {}  # deadlines, in order of arrival
+        self._open: set[socket.socket] = set()  # also those that were cut off, until they end
         self._wake_read, self._wake_write = os.pipe()
         self._thread: threading.Thread | None = None
         self._is_over = False
@@ -88,10 +89,10 @@ class ConnectionServer:
         if not thread.is_alive():
             os.read(self._wake_read, 1)
         with self._changed:
-            self._changed.wait_for(lambda: not self._ends, _ANSWER_WAIT)
-            for connection in self._ends:
+            self._changed.wait_for(lambda: not self._open, _ANSWER_WAIT)
+            for connection in self._open:
                 _cut_off(connection)
-            self._changed.wait_for(lambda: not self._ends, _REST_WAIT)
+            self._changed.wait_for(lambda: not self._open, _REST_WAIT)
 
     def stop(self) -> None:
         """Stop the server, and close all connections. May be called twice."""
@@ -154,6 +155,7 @@ class ConnectionServer:
                 _cut_off(oldest)
                 del self._ends[oldest]
             self._ends[connection] = self._clock() + self._timeout
+            self._open.add(connection)
         thread = threading.Thread(
             target=self._answer, args=(connection,), name=f"{self._name}-answer", daemon=True
         )
@@ -174,6 +176,7 @@ class ConnectionServer:
     def _forget(self, connection: socket.socket) -> None:
         with self._changed:
             self._ends.pop(connection, None)
+            self._open.discard(connection)
             connection.close()
             self._changed.notify_all()
 
