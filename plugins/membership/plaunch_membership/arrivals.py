@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import LONGEST
-from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
+from plaunch.errors import RendezvousTimeoutError
 from plaunch.texts import printable
 
+from plaunch_membership.arrival_summary import MAX_NAMED, ArrivalSummary
 from plaunch_membership.operations import MultiGet
 from plaunch_membership.options import WAIT_BOUNDS
-from plaunch_membership.records import MAX_NAME, MAX_REFUSAL
+from plaunch_membership.records import RecordError
 from plaunch_membership.state import JobPhase, host_of
-from plaunch_membership.stopping import StoppingNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable
 
     from plaunch_membership.membership import Membership
-    from plaunch_membership.node import NodeRecord
     from plaunch_membership.operations import Routine
     from plaunch_membership.options import WaitBounds
     from plaunch_membership.state import JobState
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 _FIRST_QUERY_TIMEOUT = 0.1  # seconds that the first query may delay the caller
 _QUERY_TIMEOUT = 2.0  # seconds for the query after a timeout
 _INTERVAL_PER_NODE = 0.02  # seconds, so that a thousand waiting nodes do not overload the store
-_MAX_NAMED = 16  # nodes, and indices
 _MAX_REASON_LENGTH = 200  # characters of the reason for the round
 
 
@@ -59,10 +56,9 @@ class Arrivals:
         self._finished: list[str] = []
         self._endpoint = endpoint
         self._query_interval = bounds.query_interval
-        self._present: list[NodeRecord] | None = None
-        self._refusal = ""  # the host of the last refused node, and why
+        self._present: ArrivalSummary | None = None
         self._stopping: dict[str, float] = {}  # nodes that leave, and until when they are awaited
-        self._query_at = 0.0
+        self._query_at = -math.inf  # on the membership's clock
 
     def note_wait(self, began: float, patience: float) -> float:
         """Note that this node waits for a round for `patience` seconds; return those left."""
@@ -85,7 +81,7 @@ class Arrivals:
         membership, memory = self._membership, self._membership.memory
         if memory.nodes - len(memory.finished) >= membership.identity.min_nodes:
             return []
-        return sorted(map(host_of, memory.finished))[:_MAX_NAMED]
+        return sorted(map(host_of, memory.finished))[:MAX_NAMED]
 
     def wanted(self) -> str:
         """The number of nodes of a round: "2", or "2 to 4"."""
@@ -105,24 +101,23 @@ class Arrivals:
                 f"the next round of job {self._membership.identity.run_id!r}, in at most "
                 f"{math.ceil(left)} s{why}"
             )
-        now = time.monotonic()
+        now = self._membership.clock()
         if now >= self._query_at:
             self._query_at = now + max(
                 self._query_interval, _INTERVAL_PER_NODE * self._membership.identity.max_nodes
             )
-            done = threading.Event()
-            self._query(done)
+            done = self.query()
             if self._present is None:
                 done.wait(_FIRST_QUERY_TIMEOUT)
         if self._present is None:
             return f"{self.wanted()} nodes{self._until()}{self._absent()}{self._where()}"
-        who = self.describe_nodes(self._present)
+        who = self._present.describe_nodes()
         round_ = ""
         if state is not None and (why := self._why(state)):
             round_ = (
                 f"the next round of job {self._membership.identity.run_id!r}: {why}; it waits for "
             )
-        came = f"{len(self._present)} came{': ' if who else ''}{who}"
+        came = f"{self._present.count} came{': ' if who else ''}{who}"
         absent = self._absent() + self._describe_stopping()
         return f"{round_}{self.wanted()} nodes{self._until()}; {came}{absent}{self._where()}"
 
@@ -142,57 +137,41 @@ class Arrivals:
         """Describe where the store is, and which node hosts it, if one does."""
         if not self._endpoint:
             return ""
-        hosts = (node.host for node in self._present or () if node.is_host)
-        host = "this node" if self._membership.is_host else next(hosts, "")
+        found = "" if self._present is None else self._present.store_host
+        host = "this node" if self._membership.is_host else found
         hosted = f", hosted by {host}" if host else ""
         return f"; the store is at {printable(self._endpoint + hosted)}"
 
     def _absent(self) -> str:
         """Describe the hosts that cannot join: the excluded ones, and the last one refused."""
         state = self._membership.state
-        hosts = sorted(state.excluded)[:_MAX_NAMED] if state is not None else []
+        hosts = sorted(state.excluded)[:MAX_NAMED] if state is not None else []
         text = f"; excluded: {printable(', '.join(hosts))}" if hosts else ""
         if self._finished:
             text += f"; had ended with success and left: {printable(', '.join(self._finished))}"
-        return f"{text}; refused: {printable(self._refusal)}" if self._refusal else text
+        refusal = "" if self._present is None else self._present.refusal
+        return f"{text}; refused: {printable(refusal)}" if refusal else text
 
     def _describe_stopping(self) -> str:
         """Describe the nodes that leave and whose workers the round waits for."""
         now = self._membership.clock()
         waits = [
             f"{name} is still stopping its workers, for at most {math.ceil(until - now)} s"
-            for name, until in [*self._stopping.items()][:_MAX_NAMED]
+            for name, until in [*self._stopping.items()][:MAX_NAMED]
             if until > now
         ]
         return f"; {printable('; '.join(waits))}" if waits else ""
 
-    def find(self) -> list[NodeRecord]:
-        """Return the nodes that have arrived, by index, then by ticket; takes up to two seconds."""
-        done = threading.Event()
-        self._query(done)
-        return list(self._present or ()) if done.wait(_QUERY_TIMEOUT) else []
-
-    def describe_nodes(self, nodes: Sequence[NodeRecord]) -> str:
-        """List the hosts of nodes, and the missing indices, if any were given."""
-        here = ", ".join(node.describe() for node in nodes[:_MAX_NAMED])
-        if len(nodes) > _MAX_NAMED:
-            here += f" and {len(nodes) - _MAX_NAMED} more"
-        least = self._membership.identity.min_nodes
-        given = {node.index for node in nodes if node.index is not None}
-        count = least - sum(index < least for index in given)
-        if not given or not count:
-            return here
-        absent = (index for index in range(least) if index not in given)
-        missing = ", ".join(map(str, itertools.islice(absent, _MAX_NAMED)))
-        if count > _MAX_NAMED:
-            missing += f" and {count - _MAX_NAMED} more"
-        return f"{here}; missing: index {missing}"
+    def find(self) -> ArrivalSummary | None:
+        """Return the summary of the nodes that have arrived; takes up to two seconds."""
+        done = self.query()
+        return self._present if done.wait(_QUERY_TIMEOUT) else None
 
     def explain_timeout(self) -> RendezvousTimeoutError:
         """Return the error for a round that was not formed in time."""
         identity, timing = self._membership.identity, self._membership.timing
         present = self.find()
-        here = self.describe_nodes(present)
+        here = "" if present is None else present.describe_nodes()
         job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
         within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
         if self._finished:
@@ -201,74 +180,51 @@ class Arrivals:
         state = self._membership.state
         if state is not None and (why := self._why(state)):
             within += f"; {why}"
-        if len(present) >= identity.min_nodes:
+        if present is not None and present.count >= identity.min_nodes:
             return RendezvousTimeoutError(
-                f"{job}, and {len(present)} have come, but no round was formed {within}. Check "
+                f"{job}, and {present.count} have come, but no round was formed {within}. Check "
                 "whether the first of them hangs, and whether last_call_timeout "
                 f"({timing.last_call_timeout:g} s) is longer"
             )
         # This node has arrived itself, so an empty result means that the store is gone.
-        who = f"{len(present)} came" if present else "how many came is no longer known"
+        who = f"{present.count} came" if present else "how many came is no longer known"
         where = f" and --rdzv-endpoint ({self._endpoint})" if self._endpoint else ""
         return RendezvousTimeoutError(
             f"{job}, and {who} {within}. Check whether the others were started, with the same "
             f"--rdzv-id{where}"
         )
 
-    def _query(self, done: threading.Event) -> None:
-        membership = self._membership
+    def query(self) -> threading.Event:
+        """Let the writer read the summary; the event is set once it has."""
+        membership, done = self._membership, threading.Event()
 
         def query() -> Routine[None]:
-            state = membership.state
+            state, keys = membership.state, membership.keys
             if state is not None:
-                refusal, self._stopping = "", {}
+                key = keys.arrivals(state.next_round)
+                (value,) = yield MultiGet([key])
                 try:
-                    nodes = yield from membership.joined_nodes(state.next_round)
-                    if state.phase is JobPhase.FORMING:
-                        self._stopping = yield from self._find_stopping(state, nodes)
-                    refusal = yield from self._find_refusal(state.next_round, nodes.values())
-                except RendezvousStateError as error:
-                    # This is only for a message; routines that need the records raise the error
-                    # themselves.
-                    membership.rejections.note("the list of arrivals", error)
-                    nodes = {}
-                present = [
-                    node
-                    for name, node in nodes.items()
-                    if name not in membership.peers.lost
-                    and name not in membership.peers.gone
-                    and node.host not in state.excluded
-                ]
-                present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
-                self._present, self._refusal = present, refusal
+                    if value is None:
+                        present = None
+                    else:
+                        present = ArrivalSummary.from_record(membership.codec.decode(key, value))
+                except RecordError as error:
+                    # This is only for a message.
+                    membership.rejections.note("the summary of arrivals", error)
+                    present = None
+                with membership.lock:
+                    now = membership.clock()
+                    self._stopping = {
+                        name: now + left
+                        for name, left in (present.stopping if present is not None else {}).items()
+                    }
+                    if membership.state is state and state.phase is JobPhase.FORMING:
+                        membership.peers.stopping = dict(self._stopping)
+                    self._present = present
             done.set()
 
         membership.request(query)
-
-    def _find_stopping(self, state: JobState, nodes: Collection[str]) -> Routine[dict[str, float]]:
-        """Return the nodes that leave and whose workers may still run, and until when."""
-        if not (self._membership.peers.gone or state.excluded):
-            return {}
-        members = yield from self._membership.members(state)
-        index = {name: rank for rank, name in enumerate(members)}
-        return {
-            f"{host_of(name)} (index {index[name]})": until
-            for name, until in StoppingNodes(self._membership).find(members, nodes).items()
-        }
-
-    def _find_refusal(self, round_: int, nodes: Iterable[NodeRecord]) -> Routine[str]:
-        """Return the last refused host and the reason; empty if it has joined since."""
-        membership = self._membership
-        key = membership.keys.refusal
-        (value,) = yield MultiGet([key])
-        if value is None:
-            return ""
-        record = membership.codec.decode(key, value)
-        host, before = record.text("host", max_len=MAX_NAME), record.integer("joined", low=0)
-        has_joined = any(node.host == host and node.ticket > before for node in nodes)
-        if has_joined or record.integer("round", low=0) != round_:
-            return ""
-        return f"{host} ({record.text('reason', max_len=MAX_REFUSAL)})"
+        return done
 
 
 class RestartDelay:

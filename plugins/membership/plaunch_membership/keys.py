@@ -37,6 +37,10 @@ class Keys:
         """The log of the nodes that join a round."""
         return f"{self._prefix}/round/{round_}/joined"
 
+    def arrivals(self, round_: int) -> str:
+        """The summary of the nodes that have joined a round which is being formed."""
+        return f"{self._prefix}/round/{round_}/arrivals"
+
     def slot(self, round_: int, term: int, ticket: int) -> str:
         """The result for one ticket of a round: the node's ranks, or that it is a spare."""
         return f"{self._prefix}/round/{round_}/slot/{term}/{ticket}"

@@ -13,8 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch_membership import transitions
+from plaunch_membership.arrival_summary import ArrivalReporter
 from plaunch_membership.collected_reports import CollectedReports
 from plaunch_membership.failures import NO_FAILURES, FailureSummary
+from plaunch_membership.joined_nodes import JoinedNodes
 from plaunch_membership.operations import Routine, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.restarts import FailureContext, RestartDecisions
@@ -147,32 +149,25 @@ class LeaderRoutine:
         """Wait until the round is complete, and write it."""
         membership = self._membership
         identity, timing = membership.identity, membership.timing
-        log = membership.log_reader(membership.keys.joined(forming.round))
+        joined = JoinedNodes(membership, forming.round)
         members = dict(self._members)  # of the last round, also of one that the store has lost
-        found: dict[int, NodeRecord] = {}
         unknown: frozenset[str] | None = None  # nodes that joined while another one led
         since: float | None = None
         begins = membership.clock() + forming.pause
+        report = ArrivalReporter(membership, forming.round)
         while self._leading(forming) is not None:
             members |= yield from self._returned.read(forming)
             away = self._returned.time_left(forming, len(members))
             if not away:  # the others may know decisions of the restart policy
                 yield from self._review_excluded()
-            fresh = yield from log.read()
-            if log.has_shrunk:
+            yield from joined.read()
+            if joined.has_shrunk:
                 with membership.lock:
                     if self._leading(forming) is not None:
                         membership.lose_job("the store has lost the list of nodes")
                 yield Sleep(timing.keep_alive_interval)
                 return
-            found |= {
-                ticket: node
-                for ticket, key, value in fresh
-                if (node := membership.read_node(ticket, key, value)) is not None
-            }
-            nodes = {node.node: node for _, node in sorted(found.items())}
-            if fresh:
-                self._peers.watch_also(nodes)
+            nodes = joined.nodes
             if unknown is None:
                 unknown = frozenset(nodes if forming.round == self._inherited else ())
                 yield from membership.find_alive(unknown)
@@ -196,11 +191,12 @@ class LeaderRoutine:
                 to_stop = self._stopping.time_left(self._members, nodes)
                 left = max(max(since + wait, begins) - now, to_stop, away)
             if left <= 0:
-                claims = list(present.values())
-                if (yield from self._try_to_form(forming, claims, found, log.count)):
+                if (yield from self._try_to_form(forming, list(present.values()), joined)):
                     return
                 continue
-            yield from log.wait(min(left, timing.keep_alive_interval))
+            stopping = self._stopping.find(self._members, nodes)
+            yield from report.write(forming, present, self._members, stopping)
+            yield from joined.wait(min(left, timing.keep_alive_interval, report.pause))
 
     def _find_out(self, nodes: Mapping[str, NodeRecord], members: Mapping[str, Member]) -> set[str]:
         """Return those that have left or were lost, or whose hosts are excluded."""
@@ -214,8 +210,7 @@ class LeaderRoutine:
         self,
         forming: JobState,
         nodes: Sequence[NodeRecord],
-        found: dict[int, NodeRecord],
-        count: int,
+        joined: JoinedNodes,
     ) -> Routine[bool]:
         """Write the round, unless too few are left without the refused nodes."""
         identity = self._membership.identity
@@ -223,12 +218,12 @@ class LeaderRoutine:
         claims = with_claims(nodes, ranks if forming.world else None)
         placement = place(claims, identity.max_nodes)
         for refusal in placement.refused:
-            del found[refusal.node.ticket]
+            del joined.nodes[refusal.node.node]
             yield from self._refuse(refusal)
         if len(placement.members) < identity.min_nodes:
             return False
         self._stopping.give_up(self._members, forming.round)
-        yield from self._form(forming, placement.members, count)
+        yield from self._form(forming, placement.members, joined.tickets)
         return True
 
     def _form(self, forming: JobState, members: Sequence[NodeRecord], count: int) -> Routine[None]:

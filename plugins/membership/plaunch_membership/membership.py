@@ -274,8 +274,13 @@ class Membership:
 
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
         """Return the nodes that have joined a round, without invalid records."""
+        log = self.log_reader(self.keys.joined(round_))
+        records = yield from log.read()
+        if log.has_holes:  # the nodes that came last are still writing theirs
+            yield from log.wait(self.timing.keep_alive_interval)
+            records += yield from log.read()
         found = {}
-        for ticket, key, value in (yield from self.log_reader(self.keys.joined(round_)).read()):
+        for ticket, key, value in sorted(records):
             record = self.read_node(ticket, key, value)
             if record is not None:
                 found[record.node] = record

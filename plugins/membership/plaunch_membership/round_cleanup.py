@@ -88,7 +88,7 @@ class RoundCleanup:
                 left += [self._keys.world(round_, number, part) for part in parts]
         for log, count in zip(logs, counts, strict=True):
             left += [entry(log, ticket) for ticket in range(1, count + 1)]
-        return [*left, *(tickets(log) for log in logs)]
+        return [self._keys.arrivals(round_), *left, *(tickets(log) for log in logs)]
 
     def _count(self, log: str) -> Routine[int]:
         """Return the number of issued tickets of a log; 0 if the counter is out of range."""

@@ -99,8 +99,9 @@ class ScaleUpRequest:
         """Whether the waiting nodes would fill the round."""
         membership, world = self._membership, running.world
         room = membership.identity.max_nodes - (0 if world is None else world.nodes)
-        # This saves most nodes reading the records of the others.
-        if (yield Add(tickets(membership.keys.joined(running.next_round)), 0)) < room:
+        joined = membership.part.joined
+        # Only the node that may fill the round reads the records of the others.
+        if joined is None or joined[0] != running.next_round or joined[1] < room:
             return False
         waiting = sorted((yield from membership.joined_nodes(running.next_round)))
         beats = yield MultiGet([membership.keys.beat(node) for node in waiting])

@@ -110,11 +110,15 @@ class MemoryBoard:
 class MemoryStore(RendezvousStore):
     """One connection to a `MemoryBoard`.
 
-    `operations` counts the calls by method name.
+    Attributes:
+        operations: counts the calls by method name.
+        bytes_read: the size of all values that it has returned, with the keys that were asked for.
+        bytes_written: the size of all values that it has written, with their keys.
     """
 
     def __init__(self, board: MemoryBoard) -> None:
         self.operations: Counter[str] = Counter()
+        self.bytes_read = self.bytes_written = 0
         self._board = board
         self._is_closed = False
         self._awaited = ""
@@ -124,7 +128,7 @@ class MemoryStore(RendezvousStore):
         self._begin("set")
         with self._board.lock:
             self.check()
-            self._board.write({key: value})
+            self._write({key: value})
 
     def add(self, key: str, amount: int) -> int:
         """Add `amount`; the sum is kept as decimal digits."""
@@ -137,7 +141,7 @@ class MemoryStore(RendezvousStore):
                 raise RendezvousStateError(
                     f"{key!r} holds something that is not a number"
                 ) from None
-            self._board.write({key: b"%d" % total})
+            self._write({key: b"%d" % total})
             return total
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
@@ -146,15 +150,15 @@ class MemoryStore(RendezvousStore):
         with self._board.lock:
             self.check()
             if self._board.data.get(key) == expected:
-                self._board.write({key: desired})
-            return self._board.data.get(key)
+                self._write({key: desired})
+            return self._read(key)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the values of all `keys` atomically."""
         self._begin("multi_get")
         with self._board.lock:
             self.check()
-            return [self._board.data.get(key) for key in keys]
+            return [self._read(key) for key in keys]
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """Return the value once there is one; a write, an outage or `close` wakes the wait."""
@@ -166,7 +170,7 @@ class MemoryStore(RendezvousStore):
                 self.check()
                 left = deadline - time.monotonic()
                 if key in self._board.data or left <= 0:
-                    return self._board.data.get(key)
+                    return self._read(key)
                 self._board.sleep(key, left)
 
     def delete(self, key: str) -> None:
@@ -181,14 +185,14 @@ class MemoryStore(RendezvousStore):
         self._begin("multi_set")
         with self._board.lock:
             self.check()
-            self._board.write(items)
+            self._write(items)
 
     def beat(self, key: str, value: bytes) -> None:
         """Write a heartbeat; the board has no leases."""
         self._begin("beat")
         with self._board.lock:
             self.check()
-            self._board.write({key: value})
+            self._write({key: value})
 
     def close(self) -> None:
         """Close the connection; waits and later operations fail."""
@@ -202,6 +206,15 @@ class MemoryStore(RendezvousStore):
             raise RendezvousConnectionError("the connection to the memory store is closed")
         if self._board.down:
             raise RendezvousConnectionError("the memory store is down")
+
+    def _read(self, key: str) -> bytes | None:
+        value = self._board.data.get(key)
+        self.bytes_read += len(key) + len(value or b"")
+        return value
+
+    def _write(self, items: Mapping[str, bytes]) -> None:
+        self._board.write(items)
+        self.bytes_written += sum(len(key) + len(value) for key, value in items.items())
 
     def _begin(self, operation: str) -> None:
         self.operations[operation] += 1

@@ -1,0 +1,55 @@
+"""The nodes that have joined a round, as its leader reads their records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plaunch_membership.membership import Membership
+    from plaunch_membership.node import NodeRecord
+    from plaunch_membership.operations import Routine
+
+
+class JoinedNodes:
+    """Reads the join log of a round as it grows.
+
+    Args:
+        membership: the leader's membership.
+        round_: the round.
+
+    Attributes:
+        nodes: the last record of each node, by its name.
+    """
+
+    def __init__(self, membership: Membership, round_: int) -> None:
+        self._membership = membership
+        self._log = membership.log_reader(membership.keys.joined(round_))
+        self.nodes: dict[str, NodeRecord] = {}
+
+    @property
+    def tickets(self) -> int:
+        """The last ticket that was read."""
+        return self._log.count
+
+    @property
+    def has_shrunk(self) -> bool:
+        """Whether the store has lost records."""
+        return self._log.has_shrunk
+
+    def read(self) -> Routine[None]:
+        """Read the records written since the last call, and let the leader watch their nodes."""
+        fresh = set()
+        for ticket, key, value in (yield from self._log.read()):
+            node = self._membership.read_node(ticket, key, value)
+            if node is None:
+                continue
+            known = self.nodes.get(node.node)
+            if known is None or known.ticket < ticket:
+                self.nodes[node.node] = node
+                fresh.add(node.node)
+        if fresh:
+            self._membership.peers.watch_also(fresh)
+
+    def wait(self, seconds: float) -> Routine[None]:
+        """Return when there may be more to read, or after so many seconds."""
+        yield from self._log.wait(seconds)
