@@ -1,4 +1,4 @@
-"""How long N nodes take to form a round, and the operations of each node.
+"""How long N nodes take to form a round, and what each node sends and receives.
 
     python benchmarks/rendezvous.py --backend c10d --nodes 1024 [--peer torch] [--json]
     python benchmarks/rendezvous.py --backend etcd-v2 --nodes 256 [--peer torch] [--json]
@@ -42,76 +42,143 @@ from plaunch.errors import PlaunchError
 from plaunch.plugin import RENDEZVOUS
 from plaunch.plugin.manager import PluginManager
 from plaunch.rendezvous import RendezvousParameters
-from plaunch_membership import DynamicRendezvousHandler, RendezvousStore, StoreAccess
+from plaunch_membership import (
+    Add,
+    Append,
+    CompareSet,
+    DynamicRendezvousHandler,
+    MultiGet,
+    RendezvousStore,
+    Set,
+    StoreAccess,
+    WriteHeartbeat,
+)
 from plaunch_membership.testing import MemoryBoard, wrap_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from plaunch.rendezvous import RendezvousHandler
+    from plaunch_membership import BatchedOperation
 
 SMALL = 64  # nodes; the baseline of growth, and the size of torch's peer
+SIZES = (SMALL, 256, 1024, 4096)  # nodes; those up to --nodes are measured
 LIMIT = 600.0  # seconds for one round
-ALLOWED = {("c10d", 1024): 5.0, ("etcd", 256): 10.0, ("etcd-v2", 256): 10.0}  # seconds
+GROWTH = 5  # percent by which the bytes of a node may grow: larger numbers have more digits
+ALLOWED = {  # seconds
+    ("c10d", 1024): 2.0,
+    ("c10d", 4096): 9.0,
+    ("etcd", 256): 10.0,
+    ("etcd-v2", 256): 10.0,
+}
 PEER_OF_ETCD = 32  # nodes; torch's own over etcd
 STACK = 256 << 10  # bytes for each of thousands of threads
 SWITCH_INTERVAL = 0.2  # seconds
 FILES_PER_NODE = 8  # both ends of three connections, and some spare ones
 KEPT_UP = ("/beat/", "/refusal/")  # keys that a node reads once in each keep-alive interval
 
-Counts = Counter[tuple[str, str]]  # by routine and operation
+READ, WRITTEN = "bytes read", "bytes written"
+Counts = Counter[tuple[str, str]]  # by routine and operation; of bytes, by what they are
 
 
 class CountingStore(RendezvousStore):
-    """A connection that counts its operations, by the routine of its node."""
+    """A connection that counts its requests and their bytes, by the routine of its node."""
 
     def __init__(self, inner: RendezvousStore, counts: Counts) -> None:
         self._inner = inner
         self._counts = counts
 
-    def note(self, operation: str, keys: Sequence[str]) -> None:
+    def note(self, operation: str, keys: Sequence[str], read: object = (), *values: bytes) -> None:
+        """Note a request: its keys, what it has read (values in lists), and what it has written."""
         # The routines' threads are named after them: writer, watcher, leader.
         routine = threading.current_thread().name.rpartition("-")[2]
         is_beat = operation == "beat" or any(part in key for key in keys for part in KEPT_UP)
-        self._counts["heartbeats" if is_beat else routine, operation] += 1
+        kind = "heartbeats" if is_beat and operation != "batch" else routine
+        size = sum(map(len, keys))
+        self._counts[kind, operation] += 1
+        self._counts[kind, READ] += _size_of(read) + (0 if values else size)
+        self._counts[kind, WRITTEN] += sum(map(len, values)) + (size if values else 0)
 
     def set(self, key: str, value: bytes) -> None:
-        self.note("set", [key])
         self._inner.set(key, value)
+        self.note("set", [key], (), value)
 
     def add(self, key: str, amount: int) -> int:
-        self.note("add", [key])
-        return self._inner.add(key, amount)
+        total = self._inner.add(key, amount)
+        self.note("add", [key], b"%d" % total)
+        return total
+
+    def append(self, log: str, value: bytes) -> int:
+        ticket = self._inner.append(log, value)
+        self.note("append", [log], (), value)
+        return ticket
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        self.note("compare_set", [key])
-        return self._inner.compare_set(key, expected, desired)
+        held = self._inner.compare_set(key, expected, desired)
+        self.note("compare_set", [key], held, desired)
+        return held
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
-        self.note("multi_get", keys)
-        return self._inner.multi_get(keys)
+        values = self._inner.multi_get(keys)
+        self.note("multi_get", keys, values)
+        return values
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         value = self._inner.wait(key, timeout)
         # A long wait may be split into several operations, which count as one.
         if value is not None:
-            self.note("wait", [key])
+            self.note("wait", [key], value)
         return value
 
+    def wait_then_get(self, key: str, timeout: float, others: Sequence[str]) -> list[bytes | None]:
+        values = self._inner.wait_then_get(key, timeout, others)
+        if values[0] is not None:
+            self.note("wait", [key, *others], values)
+        return values
+
+    def batch(self, operations: Sequence[BatchedOperation]) -> list[object]:
+        results = self._inner.batch(operations)
+        keys: list[str] = []
+        written: list[bytes] = []
+        for operation in operations:
+            if isinstance(operation, MultiGet):
+                keys += operation.keys
+            elif isinstance(operation, Append):
+                keys.append(operation.log)
+                written.append(operation.value)
+            elif isinstance(operation, CompareSet):
+                keys.append(operation.key)
+                written.append(operation.desired)
+            elif isinstance(operation, Add):
+                keys.append(operation.key)
+            elif isinstance(operation, (Set, WriteHeartbeat)):
+                keys.append(operation.key)
+                written.append(operation.value)
+        self.note("batch", keys, results, *written)
+        return results
+
     def delete(self, key: str) -> None:
-        self.note("delete", [key])
         self._inner.delete(key)
+        self.note("delete", [key])
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
-        self.note("multi_set", list(items))
         self._inner.multi_set(items)
+        self.note("multi_set", list(items), (), *items.values())
 
     def beat(self, key: str, value: bytes) -> float | None:
-        self.note("beat", [key])
-        return self._inner.beat(key, value)
+        lease = self._inner.beat(key, value)
+        self.note("beat", [key], (), value)
+        return lease
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _size_of(read: object) -> int:
+    """The bytes of values, in lists or alone."""
+    if isinstance(read, (list, tuple)):
+        return sum(map(_size_of, read))
+    return len(read) if isinstance(read, bytes) else 0
 
 
 @dataclass
@@ -124,6 +191,12 @@ class Round:
     operations: list[int]  # of each node that does not lead, without the two kinds below
     leader: int = 0  # operations of the leading node: its part as any node, and its pass over all
     heartbeats: int = 0  # of all nodes: their heartbeats, and looking after those of others
+    bytes_read: float = 0.0  # of each node that does not lead, on average
+    bytes_written: float = 0.0
+
+    @property
+    def bytes_per_node(self) -> float:
+        return self.bytes_read + self.bytes_written
 
     @property
     def ops_per_node(self) -> float:
@@ -138,6 +211,8 @@ class Round:
             "max_ops_per_node": max(self.operations),
             "leader_ops": self.leader,
             "heartbeat_ops": self.heartbeats,
+            "bytes_read_per_node": round(self.bytes_read),
+            "bytes_written_per_node": round(self.bytes_written),
         }
 
 
@@ -259,18 +334,25 @@ def measure(backend: Backend, nodes: int) -> Round:
     result = Round(nodes, seconds, cpu, [])
     for own in seen:
         result.heartbeats += total(own, "heartbeats")
-        rest = own.total() - total(own, "heartbeats")
+        rest = sum(total(own, routine) for routine in ("writer", "watcher", "leader"))
         if total(own, "leader"):
             result.leader += rest
         else:
             result.operations.append(rest)
+            for name in ("writer", "watcher"):
+                result.bytes_read += own[name, READ] / max(nodes - 1, 1)
+                result.bytes_written += own[name, WRITTEN] / max(nodes - 1, 1)
     if not result.operations:  # a single node leads itself
         result.operations.append(result.leader)
     return result
 
 
 def total(counts: Counts, routine: str) -> int:
-    return sum(number for (name, _), number in counts.items() if name == routine)
+    return sum(
+        number
+        for (name, what), number in counts.items()
+        if name == routine and what not in (READ, WRITTEN)
+    )
 
 
 class PeerError(Exception):
@@ -447,13 +529,17 @@ def print_report(
 ) -> None:
     print_platform(args.repeat)
     print(f"backend {args.backend}, all nodes in one process\n")
-    print(f"{'nodes':>14} {'seconds':>9} {'CPU s':>7} {'ops/node':>9} {'leader':>7} {'beats':>7}")
+    print(
+        f"{'nodes':>14} {'seconds':>9} {'CPU s':>7} {'ops/node':>9} {'read':>7} "
+        f"{'written':>8} {'leader':>7} {'beats':>7}"
+    )
     rows = [("plaunch", one) for one in rounds.values()]
     rows += [("torch", peer)] if isinstance(peer, Round) else []
     for name, one in rows:
         print(
             f"{name:8} {one.nodes:5} {one.seconds:9.3f} {one.cpu_seconds:7.2f} "
-            f"{one.ops_per_node:9.2f} {one.leader:7} {one.heartbeats:7}"
+            f"{one.ops_per_node:9.2f} {one.bytes_read:7.0f} {one.bytes_written:8.0f} "
+            f"{one.leader:7} {one.heartbeats:7}"
         )
     if isinstance(peer, str):
         print(f"\ntorch's own was not measured: {peer}")
@@ -468,7 +554,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("plaunch").setLevel(logging.ERROR)
     is_etcd = args.backend in ETCD
     peer_nodes = args.peer_nodes or (PEER_OF_ETCD if is_etcd else SMALL)
-    sizes = sorted({SMALL, args.nodes} | ({peer_nodes} if args.peer else set()))
+    sizes = sorted(
+        {SMALL, args.nodes, *(size for size in SIZES if size <= args.nodes)}
+        | ({peer_nodes} if args.peer else set())
+    )
     peer: Round | str | None = None
     try:
         make_room(max(sizes))
@@ -494,7 +583,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"operations per node grow from {small.nodes} to {large.nodes} nodes by",
             large.ops_per_node - small.ops_per_node,
             0,
-        )
+        ),
+        Goal(
+            f"percent by which the bytes per node grow from {small.nodes} to {large.nodes} nodes",
+            100 * (large.bytes_per_node / small.bytes_per_node - 1),
+            GROWTH,
+        ),
     ]
     allowed = ALLOWED.get((args.backend, asked.nodes))
     if allowed is not None:

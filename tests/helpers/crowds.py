@@ -46,6 +46,7 @@ class _Task:
         self.node, self.routine = node, routine
         self.store = node.crowd.board.connect()
         self.operation = None
+        self.is_nudged = False  # its sleep ends, or the next one
         self.turn = 0  # counts its operations, so that an old alarm is recognised
 
 
@@ -98,9 +99,9 @@ class CrowdNode:
             self.leads = True
             self._begin(LeaderRoutine(self.membership).lead())
         for task in self.tasks:
+            task.is_nudged = True
             if isinstance(task.operation, Sleep):
-                task.operation = None
-                self.crowd.board.ready.append(task)
+                self.crowd.wake(task)
 
     @property
     def place(self):
@@ -156,6 +157,11 @@ class Crowd:
         _, _, task, turn = alarm
         return task.turn != turn or task.operation is None
 
+    def wake(self, task):
+        """End the sleep of a task."""
+        task.operation, task.is_nudged = None, False
+        self.board.ready.append(task)
+
     def _run(self, task):
         operation, task.operation, result = task.operation, None, None
         if isinstance(operation, Wait):
@@ -170,8 +176,10 @@ class Crowd:
         if isinstance(operation, Wait) and operation.key not in self.board.data:
             self.board.parked[operation.key].append(task)
             self._set_alarm(task, operation.timeout)
-        elif isinstance(operation, Sleep):
+        elif isinstance(operation, Sleep) and not task.is_nudged:
             self._set_alarm(task, operation.seconds)
+        elif isinstance(operation, Sleep):
+            self.wake(task)
         else:  # one operation of each task in turn, as over a real store
             self.board.ready.append(task)
 

@@ -30,7 +30,7 @@ from plaunch_membership.node import NodeRecord
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Sleep, Wait
 from plaunch_membership.placement import place
 from plaunch_membership.process_failures import describe_groups, from_job_failures, to_job_failures
-from plaunch_membership.records import RecordCodec
+from plaunch_membership.records import PROTOCOL_VERSION, RecordCodec
 from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import (
     JobEvent,
@@ -85,7 +85,7 @@ def _told(ranks):
 
 def _states():
     began = transitions.first_state("h0~0")
-    world = World(0, 0, 2, 3, "10.0.0.1", 29500)
+    world = World(0, 0, 2, "10.0.0.1", 29500)
     running = replace(
         began, version=5, phase=JobPhase.RUNNING, world=world, reason="node h1 arrived",
         event=JobEvent(JobEventKind.FORMED, "h0~0", "", "h0~0#4"),
@@ -121,8 +121,17 @@ SEEDS = {
     "state": [state.to_record() for state in _states()],
     "report": [{"node": "h0~0", "is_final": False, **_told([0, 1, 2]).to_record()}],
     "node": [_node().to_record()],
-    "slot": [{"rank": 1, "first": 4, "size": 8, "role_first": 4, "role_size": 8}, {"rank": -1}],
-    "job": [{"incarnation": "ab12", "min_nodes": 1, "max_nodes": 2, "max_restarts": 3, "by": "h0"}],
+    "slot": [{"rank": 1, "first": 4, "size": 8, "role_first": 4, "role_size": 8}],
+    "job": [
+        {
+            "incarnation": "ab12",
+            "min_nodes": 1,
+            "max_nodes": 2,
+            "max_restarts": 3,
+            "by": "h0",
+            "state": transitions.first_state("h0~0").to_record(),
+        }
+    ],
     "beat": [{"beat": 3, "leader": "h0~0", "lease": 5.0, "gone": "told to stop"}],
     "world": [{"nodes": [{"node": "h0~0", "host": "h0", "stop_timeout": 45.0}] * 3}],
     "log": [{"node": "h0~0"}],
@@ -164,7 +173,7 @@ def _nasty(choose):
 
 def mutate(choose, seed):
     """Return the bytes of the record `seed` after random changes."""
-    record = json.loads(json.dumps({"v": 1, **seed}))
+    record = json.loads(json.dumps({"v": PROTOCOL_VERSION, **seed}))
     for _ in range(choose.choice((1, 1, 1, 2, 3, 8))):
         places = _places(record, [])
         if not places:
@@ -299,17 +308,16 @@ def _read_node(record):
         _check_text(refusal.reason, MAX_MESSAGE, "a refusal")
     ranks = world_ranks((n.role, n.local_world_size) for n in placement.members)
     _codec.encode(_KEY, {"rank": 0, "size": ranks[0].world_size, "port": node.port})
-    world = World(0, 0, len(ranks), 2, node.address, node.port)
+    world = World(0, 0, len(ranks), node.address, node.port)
     state = replace(transitions.first_state(node.node), phase=JobPhase.RUNNING, world=world)
     _check_same(state, _state_of, "the state of a world")
 
 
 def _read_slot(record):
-    if record.integer("rank", low=-1) >= 0:
-        for name in ("first", "role_first"):
-            record.integer(name, low=0)
-        for name in ("size", "role_size"):
-            record.integer(name, low=1)
+    for name in ("rank", "first", "role_first"):
+        record.integer(name, low=0)
+    for name in ("size", "role_size"):
+        record.integer(name, low=1)
 
 
 def _read_job(record):
@@ -317,6 +325,7 @@ def _read_job(record):
     least = record.integer("min_nodes", low=1)
     record.integer("max_nodes", low=least)
     record.integer("max_restarts", low=0)
+    _check_same(JobState.from_record(record.record("state"), 0), _state_of, "a first state")
     _check_text(record.text("by", max_len=400), 400, "a host")
 
 

@@ -179,8 +179,8 @@ def lose_at_once(original):
 
 
 def raises(_):
-    def routine(self):
-        raise KeyError(self)
+    def routine(self, *args):
+        raise KeyError(args)
 
     return routine
 
@@ -207,7 +207,7 @@ def stop_beating(original):
 
 BUGS = (
     PlantedBug(
-        19,
+        7,
         "a compare-and-set writes in any case",
         "plaunch_membership.operations:CompareSet.run",
         write_in_any_case,
@@ -249,7 +249,7 @@ BUGS = (
         after_restart(round=lambda old, new: old.round),
     ),
     PlantedBug(
-        105,
+        157,
         "the last failure comes first",
         "plaunch_membership.failures:_order",
         lambda original: lambda failure: -original(failure),
@@ -273,7 +273,7 @@ BUGS = (
         yields_nothing,
     ),
     PlantedBug(
-        8,
+        15,
         "heartbeats stop",
         "plaunch_membership.heartbeat:HeartbeatMonitor.beat",
         stop_beating,
@@ -354,9 +354,9 @@ BUGS = (
         charge_change,
     ),
     PlantedBug(
-        639,
+        1,
         "a thread ends with an error of plaunch",
-        "plaunch_membership.node_reports:NodeReports._depart",
+        "plaunch_membership.heartbeat:HeartbeatMonitor.take_lead",
         raises,
     ),
     PlantedBug(
@@ -382,10 +382,10 @@ BUGS = (
         "slots",
         "slots of one leader are those of another",
         "plaunch_membership.keys:Keys.slot",
-        lambda original: lambda self, round_, term, ticket: original(self, round_, 0, ticket),
+        lambda original: lambda self, round_, term, node: original(self, round_, 0, node),
     ),
     PlantedBug(
-        84,
+        370,
         "a departure is not noticed",
         "plaunch_membership.shared:PeerStatus.note_departure",
         returns(None),
@@ -403,7 +403,7 @@ BUGS = (
         yields_nothing,
     ),
     PlantedBug(
-        601,
+        666,
         "the clocks of hosts decide which failure came first",
         "plaunch_membership.collected_reports:CollectedReports._find_lead",
         returns(0.0),

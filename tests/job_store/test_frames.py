@@ -61,7 +61,8 @@ def test_frames_in_any_pieces():
         (b"\0\1\4\0\2k", "ends early"),
         (b"\0\1\1\0\1k\x40\0\0\0", "a value of 1073741824 bytes"),
         (b"\0\1\4\0\1k!", "1 bytes after the end"),
-        (b"\0\2\5\0\1k\4\0\1k", "a wait beside other operations"),
+        (b"\0\2\4\0\1k\5\0\1k", "a wait behind another operation"),
+        (b"\0\2\5\0\1k\6\0\1k", "a wait before an operation that is not a read"),
     ],
 )
 def test_invalid_operations(body, message):

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousStateError
@@ -15,6 +15,7 @@ from plaunch.rendezvous import ChangeKind, JobSettings, NodeSettings
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.job_lookup import JobLookup
+from plaunch_membership.keys import job_key
 from plaunch_membership.leader import LeaderRoutine
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import NodeIdentity
@@ -242,6 +243,8 @@ class Simulation:
         node.tasks.clear()
 
     def resume(self, task, result):
+        if isinstance(task.operation, Sleep):
+            task.is_nudged = False  # else it ends the next sleep
         try:
             is_error = isinstance(result, RendezvousStateError)
             resume = task.routine.throw if is_error else task.routine.send
@@ -254,7 +257,6 @@ class Simulation:
             self._drop(task)
             task.node.error = task.node.error or error
         else:
-            task.is_nudged = False
             waits = isinstance(task.operation, (Sleep, Wait))
             seconds = getattr(task.operation, "seconds", None) or getattr(
                 task.operation, "timeout", 0.0
@@ -282,7 +284,7 @@ class Simulation:
             if not isinstance(operation, Wait) and self.repeat():
                 operation.run(self.store)
             if isinstance(operation, Wait):
-                result = self.board.data.get(operation.key)
+                result = replace(operation, timeout=0.0).run(self.store)
             else:
                 try:
                     result = operation.run(self.store)
@@ -360,7 +362,10 @@ class Simulation:
         if keys is None:
             return []
         codec = self.nodes[-1].membership.codec
-        found = []
+        job = self.board.data.get(job_key(RUN_ID))
+        if job is None:
+            return []
+        found = [JobState.from_record(codec.decode(job_key(RUN_ID), job).record("state"), 0)]
         while (value := self.board.data.get(keys.state(len(found)))) is not None:
             found.append(
                 JobState.from_record(codec.decode(keys.state(len(found)), value), len(found))

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from plaunch.rendezvous import JobOutcome
 from plaunch_membership.failures import JobFailure
+from plaunch_membership.keys import newest_key
 from plaunch_membership.state import JobPhase
 from plaunch_membership.transitions import notify
 from plaunch_membership.watcher import WatcherRoutine
@@ -290,16 +291,18 @@ def test_a_state_under_the_key_of_another_is_refused(settled):
     assert [len(node.places) for node in nodes] == places
 
 
-def test_writers_and_joining_nodes_reject_a_copied_state(settled):
+def test_writers_and_joining_nodes_reject_a_copied_state(settled, caplog):
     job, (node,) = settled(1, max_nodes=2)
     keys, last = node.membership.keys, node.state.version
-    first, present = (job.board.data[keys.state(version)] for version in (0, last))
-    job.store.set(keys.state(last), first)
+    present = job.board.data[keys.state(last)]
+    hint = f"{keys.incarnation} {last + 1} ".encode() + present
+    job.store.set(newest_key(node.membership.identity.run_id), hint)
     late = job.add()
-    assert keys.state(last) in str(late.error)
-    job.store.set(keys.state(last), present)
-    job.store.set(keys.state(last + 1), first)
+    job.settle(node, late)  # it has read the states one after the other
+    assert "a copy of the newest state is rejected" in caplog.text
+    last = node.state.version
     node.tasks.pop("watcher")  # a reader would detect it first
+    job.store.set(keys.state(last + 1), present)
     node.agent.send_notice(10)
     job.run(5.0)
     assert keys.state(last + 1) in str(node.error)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
+from plaunch.rendezvous import JobOutcome
 from plaunch.rendezvous.api import ChangeKind
 from plaunch_membership import transitions
 from plaunch_membership.arrivals import Arrivals
 from plaunch_membership.failures import JobFailure
+from plaunch_membership.keys import job_key
 from plaunch_membership.state import JobPhase
+
+from helpers.crowds import Crowd
 
 
 def test_a_round_is_complete_at_max(simulate):
@@ -474,15 +478,57 @@ def test_a_job_that_was_killed_before_its_first_round_is_continued(simulate):
 # --- cost -----------------------------------------------------------------------------------------
 
 
+def joining_costs(size):
+    """What each node but the leader sends and receives if all start at once."""
+    crowd = Crowd(size)
+    crowd.add(size)
+    crowd.run(1.0)
+    assert sorted(node.place.rank for node in crowd.nodes) == list(range(size))
+    costs = [node.cost for node in crowd.nodes if not node.leads]
+    assert {requests for requests, _, _ in costs} == {3}
+    return max(read + written for _, read, written in costs)
+
+
+def test_a_node_joins_with_three_requests_whatever_the_number_of_nodes():
+    few, many = joining_costs(64), joining_costs(4096)
+    assert many < 1.05 * few, (few, many)  # ranks have more digits
+
+
+def test_everything_may_be_carried_out_twice(simulate):
+    """As after lost answers: each record of a log has two tickets then."""
+    job = simulate(min_nodes=3, max_nodes=3)
+    job.repeat = lambda: True
+    nodes = job.gather(3)
+    nodes[1].fail()
+    assert sorted(job.settle(*nodes)) == [0, 1, 2]
+    assert [node.place.attempt for node in nodes] == [1, 1, 1]
+    for node in nodes:
+        node.agent.succeed()
+    job.have_verdict(nodes)
+    assert {node.verdict.outcome for node in nodes} == {JobOutcome.SUCCEEDED}
+
+
+def test_an_older_version_at_the_job_is_named_and_takes_no_place(simulate):
+    job = simulate(min_nodes=2, max_nodes=2)
+    first = job.add()
+    key = job_key(first.membership.identity.run_id)
+    job.board.data[key] = job.board.data[key].replace(b'{"v":2,', b'{"v":1,', 1)
+    before = dict(job.board.data)
+    late = job.add()
+    assert "protocol version 1; this one speaks 2" in str(late.error)
+    assert job.board.data == before
+    assert first.error is None
+
+
 @pytest.mark.parametrize("count", [2, 16, 64])
 def test_operations_per_node_do_not_depend_on_the_number_of_nodes(simulate, count):
     job = simulate(min_nodes=count, max_nodes=count)
     leader, *others = [job.add() for _ in range(count)]
     job.settle(leader, *others)
-    apart = {("writer", "WriteHeartbeat"), ("watcher", "Wait")}
+    apart = {("writer", "WriteHeartbeat"), ("watcher", "Wait"), ("watcher", "WaitThenGet")}
     costs = {
         sum(number for what, number in node.operations.items() if what not in apart)
         for node in others
     }
-    assert costs == {6}
-    assert {node.operations["watcher", "Wait"] for node in others} <= {1, 2}
+    assert costs == {2}  # the job and its state; the heartbeat and the record
+    assert {node.operations["watcher", "WaitThenGet"] for node in others} <= {1, 2}

@@ -82,7 +82,7 @@ def deep(levels, value="1"):
         ('{"v":null}', "has no schema version"),
         (
             '{"v":7}',
-            "was written by a plaunch of protocol version 7; this one speaks 1; "
+            "was written by a plaunch of protocol version 7; this one speaks 2; "
             "install the same version on all nodes",
         ),
         ('{"v":' + "9" * 4000 + "}", "of protocol version 999"),

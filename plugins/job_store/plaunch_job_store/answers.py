@@ -31,6 +31,16 @@ class Answer:
         self.results = results
         self._encoded = frames.encode_results(results) if is_for_many else None
 
+    @property
+    def value(self) -> bytes:
+        """The first result, if it is a value."""
+        first = self.results[0]
+        return first if isinstance(first, bytes) else b""
+
+    def with_more(self, results: list[Result]) -> Answer:
+        """Return the answer with these results behind its own."""
+        return Answer([*self.results, *results])
+
     def reply(self, number: int) -> bytes:
         """Return the frame that answers the request with this number."""
         encoded = self._encoded or frames.encode_results(self.results)

@@ -64,6 +64,10 @@ class Code(enum.IntEnum):
     DELETE = 6
     HOLD = 7  # like SET; the key is deleted if the session ends without BYE
     COUNT_SESSIONS = 8  # of all clients; the key has no meaning
+    APPEND = 9  # adds 1 to the counter LOG/tickets, and sets the value of LOG/<sum>
+
+
+_WITH_VALUE = (Code.SET, Code.HOLD, Code.APPEND)
 
 
 class Operation(NamedTuple):
@@ -296,7 +300,7 @@ def encode_operations(operations: Sequence[Operation]) -> bytes:
             has_expected = operation.expected is not None
             fields += (_U8.pack(has_expected), _value(operation.expected or b""))
             fields.append(_value(operation.value))
-        elif code in (Code.SET, Code.HOLD):
+        elif code in _WITH_VALUE:
             fields.append(_value(operation.value))
     return b"".join(fields)
 
@@ -312,8 +316,10 @@ def decode_operations(fields: Fields) -> list[Operation]:
         raise ProtocolError(f"{count} operations in a request; the limit is {MAX_OPERATIONS}")
     operations = [_decode_operation(fields) for _ in range(count)]
     fields.end()
-    if count > 1 and any(operation.code is Code.WAIT for operation in operations):
-        raise ProtocolError("a wait beside other operations")
+    if any(operation.code is Code.WAIT for operation in operations[1:]):
+        raise ProtocolError("a wait behind another operation")
+    if operations[0].code is Code.WAIT and any(one.code is not Code.GET for one in operations[1:]):
+        raise ProtocolError("a wait before an operation that is not a read")
     return operations
 
 
@@ -330,7 +336,7 @@ def _decode_operation(fields: Fields) -> Operation:
         has_expected = fields.u8()
         expected = fields.value()
         return Operation(code, key, fields.value(), expected if has_expected else None)
-    if code in (Code.SET, Code.HOLD):
+    if code in _WITH_VALUE:
         return Operation(code, key, fields.value())
     return Operation(code, key)
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
-from plaunch_membership import RendezvousStore
+from plaunch_membership import (
+    Add,
+    Append,
+    CompareSet,
+    MultiGet,
+    RendezvousStore,
+    Set,
+    WriteHeartbeat,
+)
 
 from plaunch_job_store.frames import TOO_LARGE, Code, Operation, OperationFailed
 from plaunch_job_store.limits import MAX_VALUE
@@ -13,11 +21,13 @@ from plaunch_job_store.limits import MAX_VALUE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from plaunch_membership import BatchedOperation
+
     from plaunch_job_store.client import StoreClient
     from plaunch_job_store.frames import Result
 
 _BATCH = 256  # keys in one request
-_WRITES = (Code.SET, Code.HOLD, Code.COMPARE_SET)
+_WRITES = (Code.SET, Code.HOLD, Code.COMPARE_SET, Code.APPEND)
 
 
 class JobStore(RendezvousStore):
@@ -37,10 +47,7 @@ class JobStore(RendezvousStore):
 
     def add(self, key: str, amount: int) -> int:
         """Add `amount`; the sum is kept as decimal digits."""
-        total = self._one(Operation(Code.ADD, key, amount=amount))
-        if not isinstance(total, int):
-            raise RendezvousConnectionError(f"the store has answered {total!r} to an addition")
-        return total
+        return self._number(self._one(Operation(Code.ADD, key, amount=amount)))
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         """Write `desired` if `key` holds `expected`; return the value it has then."""
@@ -62,6 +69,28 @@ class JobStore(RendezvousStore):
         """Return the value of `key` as soon as it has one; the server wakes this call."""
         results = self._call([Operation(Code.WAIT, key)], max(timeout, 0.0))
         return self._value(self._checked(results[0]))
+
+    def wait_then_get(self, key: str, timeout: float, others: Sequence[str]) -> list[bytes | None]:
+        """Wait for `key`, and read others when it has a value; with one request."""
+        reads = [Operation(Code.GET, other) for other in others]
+        first, *rest = self._call([Operation(Code.WAIT, key), *reads], max(timeout, 0.0))
+        value = self._value(self._checked(first))
+        if value is not None and OperationFailed(TOO_LARGE) in rest:
+            return [value, *self.multi_get(others)]
+        return [value, *(self._value(self._checked(result)) for result in rest)]
+
+    def append(self, log: str, value: bytes) -> int:
+        """Append `value` to a log at once; return its ticket."""
+        return self._number(self._one(Operation(Code.APPEND, log, value)))
+
+    def batch(self, operations: Sequence[BatchedOperation]) -> list[object]:
+        """Carry out all operations at once, with one request."""
+        translated = [_translate(operation) for operation in operations]
+        results = iter(self._call([one for several in translated for one in several]))
+        return [
+            self._result(operation, [next(results) for _ in several])
+            for operation, several in zip(operations, translated, strict=True)
+        ]
 
     def delete(self, key: str) -> None:
         """Remove `key`."""
@@ -126,7 +155,37 @@ class JobStore(RendezvousStore):
             )
         return result
 
+    def _result(self, operation: BatchedOperation, results: Sequence[Result]) -> object:
+        """Return what an operation of a batch would have returned alone."""
+        checked = [self._checked(result) for result in results]
+        if isinstance(operation, MultiGet):
+            return [self._value(result) for result in checked]
+        if isinstance(operation, CompareSet):
+            return self._value(checked[0])
+        return self._number(checked[0]) if isinstance(operation, (Add, Append)) else None
+
+    def _number(self, result: Result) -> int:
+        if not isinstance(result, int):
+            raise RendezvousConnectionError(f"the store has answered {result!r} for a number")
+        return result
+
     def _value(self, result: Result) -> bytes | None:
         if isinstance(result, int):
             raise RendezvousConnectionError(f"the store has answered {result} for a value")
         return result if isinstance(result, bytes) else None
+
+
+def _translate(operation: BatchedOperation) -> list[Operation]:
+    """Return the operations of the protocol that do the same."""
+    if isinstance(operation, MultiGet):
+        return [Operation(Code.GET, key) for key in operation.keys]
+    if isinstance(operation, CompareSet):
+        return [Operation(Code.COMPARE_SET, operation.key, operation.desired, operation.expected)]
+    if isinstance(operation, Add):
+        return [Operation(Code.ADD, operation.key, amount=operation.amount)]
+    if isinstance(operation, Append):
+        return [Operation(Code.APPEND, operation.log, operation.value)]
+    if isinstance(operation, (Set, WriteHeartbeat)):
+        code = Code.HOLD if isinstance(operation, WriteHeartbeat) else Code.SET
+        return [Operation(code, operation.key, operation.value)]
+    raise TypeError(f"{operation!r} cannot be part of a batch")

@@ -56,15 +56,23 @@ class _KeptAnswer:
 
 
 class _Wait:
-    """A request that is answered once its key has a value."""
+    """A request that is answered once its key has a value.
 
-    __slots__ = ("key", "number", "session", "size")
+    Args:
+        session: of its client.
+        number: of the request.
+        key: the key.
+        reads: what is read when it has a value.
+    """
 
-    def __init__(self, session: Session, number: int, key: str) -> None:
+    __slots__ = ("key", "number", "reads", "session", "size")
+
+    def __init__(self, session: Session, number: int, key: str, reads: Sequence[Operation]) -> None:
         self.session = session
         self.number = number
         self.key = key
-        self.size = _size(key)
+        self.reads = reads
+        self.size = _size(key) + sum(_size(read.key) for read in reads)
 
 
 class StoreTable:
@@ -110,7 +118,7 @@ class StoreTable:
             return
         first = operations[0]
         if first.code is Code.WAIT:
-            self._wait(session, number, first.key)
+            self._wait(session, number, first.key, operations[1:])
             return
         if all(operation.code in _READS for operation in operations):
             _reply(session, number, Answer(self._apply_all(session, operations)))
@@ -124,9 +132,10 @@ class StoreTable:
         self._keep(session, number, answer)
         _reply(session, number, answer)
 
-    def _apply_all(self, session: Session, operations: Sequence[Operation]) -> list[Result]:
+    def _apply_all(
+        self, session: Session, operations: Sequence[Operation], room: int = MAX_REPLY
+    ) -> list[Result]:
         results: list[Result] = []
-        room = MAX_REPLY
         for operation in operations:
             result = self._apply(session, operation, room)
             results.append(result)
@@ -140,8 +149,9 @@ class StoreTable:
         if code is Code.GET:
             held = self._values.get(key)
             return held if held is None or len(held) <= room else OperationFailed(TOO_LARGE)
-        if code is Code.ADD:
-            return self._add(key, operation.amount)
+        if code in (Code.ADD, Code.APPEND):
+            is_add = code is Code.ADD
+            return self._add(key, operation.amount) if is_add else self._append(operation)
         if code is Code.COMPARE_SET:
             return self._compare_set(operation, room)
         if code is Code.COUNT_SESSIONS:
@@ -180,6 +190,12 @@ class StoreTable:
         if not -_MAX_NUMBER <= total <= _MAX_NUMBER:
             return OperationFailed(f"{key[:80]!r} would exceed 64 bits")
         return self._write(key, b"%d" % total) or total
+
+    def _append(self, operation: Operation) -> Result:
+        ticket = self._add(f"{operation.key}/tickets", 1)
+        if not isinstance(ticket, int):
+            return ticket
+        return self._write(f"{operation.key}/{ticket}", operation.value) or ticket
 
     def _write(self, key: str, value: bytes) -> OperationFailed | None:
         held = self._values.get(key)
@@ -236,19 +252,20 @@ class StoreTable:
 
     # --- waits ------------------------------------------------------------------------------------
 
-    def _wait(self, session: Session, number: int, key: str) -> None:
+    def _wait(self, session: Session, number: int, key: str, reads: Sequence[Operation]) -> None:
         held = self._values.get(key)
         if held is not None:
-            _reply(session, number, Answer([held]))
+            read = self._apply_all(session, reads, MAX_REPLY - len(held))
+            _reply(session, number, Answer([held, *read]))
             return
         if number in session.waits:
             raise ProtocolError(f"two waits with the number {number}")
-        wait = _Wait(session, number, key)
+        wait = _Wait(session, number, key, reads)
         refusal = self._refuse_growth(wait.size)
         if len(session.waits) >= MAX_WAITS:
             refusal = OperationFailed(f"more than {MAX_WAITS} waits of one client")
         if refusal is not None:
-            _reply(session, number, Answer([refusal]))
+            _reply(session, number, Answer([refusal, *([None] * len(reads))]))
             return
         session.waits[number] = wait
         self._waiting.setdefault(key, {})[wait] = None
@@ -271,6 +288,9 @@ class StoreTable:
             if session.waits.get(number) is wait:  # else its connection has ended
                 del session.waits[number]
                 self._bytes -= wait.size
+                if wait.reads:
+                    room = MAX_REPLY - len(answer.value)
+                    answer = answer.with_more(self._apply_all(session, wait.reads, room))
                 _reply(session, number, answer)
 
     def cancel(self, session: Session, number: int) -> None:
@@ -278,7 +298,7 @@ class StoreTable:
         wait = session.waits.get(number)
         if wait is not None and wait in self._waiting.get(wait.key, ()):
             self._forget(wait)
-            _reply(session, number, Answer([None]))
+            _reply(session, number, Answer([None] * (1 + len(wait.reads))))
 
     def _forget(self, wait: _Wait) -> None:
         del wait.session.waits[wait.number]

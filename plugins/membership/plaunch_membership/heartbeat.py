@@ -63,6 +63,10 @@ class HeartbeatMonitor:
 
     def beat(self) -> Routine[None]:
         """Send a heartbeat; while this node is leaving, it contains the reason."""
+        self.note_sent((yield self.next()))
+
+    def next(self) -> WriteHeartbeat:
+        """Return the operation that sends the next heartbeat; `note_sent` takes its result."""
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
@@ -76,7 +80,15 @@ class HeartbeatMonitor:
         if self._membership.part.leaving:
             record["gone"] = self._membership.part.leaving
         self._own = self._membership.codec.encode(key, record)
-        self._lease = yield WriteHeartbeat(key, self._own)
+        return WriteHeartbeat(key, self._own)
+
+    def note_sent(self, lease: float | None) -> None:
+        """Note that a heartbeat was sent.
+
+        Args:
+            lease: the seconds until it expires; None if it has no lease.
+        """
+        self._lease = lease
 
     def check(self) -> Routine[None]:
         """Check which nodes are alive: the leader checks all, the others check the leader."""
@@ -96,7 +108,8 @@ class HeartbeatMonitor:
         if loss:
             self._membership.lose_job(loss)
             return
-        self._seen = job.keys.state(state.version), job.state_record
+        if state.version:
+            self._seen = job.keys.state(state.version), job.state_record
         beats = dict(zip(nodes, values[len(must_hold) :], strict=True))
         self._is_replaced = beats[self._membership.me] != self._own
         leases = self._read_beats(beats)
@@ -174,7 +187,8 @@ class HeartbeatMonitor:
         if self._seen is not None:
             key, record = self._seen
             found[key] = record
-        found[job.keys.state(state.version)] = job.state_record
+        if state.version:  # the first one is part of the job's record
+            found[job.keys.state(state.version)] = job.state_record
         return found
 
     def _find_loss(self, held: dict[str, bytes | None], must_hold: dict[str, bytes]) -> str:

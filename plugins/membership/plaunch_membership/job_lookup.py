@@ -12,8 +12,8 @@ from plaunch.rendezvous import JobOutcome
 from plaunch.texts import printable
 
 from plaunch_membership import transitions
-from plaunch_membership.keys import Keys, job_key, tickets
-from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Set, Sleep, Wait
+from plaunch_membership.keys import Keys, job_key, newest_key, tickets
+from plaunch_membership.operations import Add, Batch, CompareSet, MultiGet, Routine, Set, Sleep
 from plaunch_membership.records import MAX_REFUSAL, RecordError
 from plaunch_membership.state import (
     JobPhase,
@@ -36,8 +36,8 @@ DEFAULT_RUN_ID = "none"  # torchrun's
 MAX_COMMAND = 400  # characters of a command in the record of a job
 _SECRET = re.compile(r"(?i)token|secret|passw|api.?key|credential")
 _WITHHELD = "***"
+_VERSION = re.compile(rb"[0-9]{1,18}")
 _TWO_JOBS = "; if these are two jobs, give each an --rdzv-id and an --rdzv-endpoint of its own"
-_PATIENCE = 0.5  # seconds to wait for a record that should be there
 _LEASE_MARGIN = 1.0  # seconds that a store may take to expire a lease
 _LONGEST_LEASE = 600.0  # seconds; limits how long a node waits until it is refused
 
@@ -76,17 +76,7 @@ class JobLookup:
         identity = self._membership.identity
         key = job_key(identity.run_id)
         while True:
-            held = yield CompareSet(key, None, self._make_job_record())
-            record = self._decode(key, held)
-            keys = Keys(identity.run_id, record.text("incarnation", max_len=64))
-            state, state_record = yield from self._find_state(keys)
-            if state.version == 0 and state.leader == self._membership.me:
-                # This node wrote the first state. If the store has lost its data since the job's
-                # key was read, other nodes may still be in this incarnation, which must not start
-                # twice.
-                (now,) = yield MultiGet([key])
-                if now != held:
-                    continue
+            held, record, keys, state, state_record = yield from self._find_or_start()
             if state.phase is JobPhase.OVER and state.verdict is not None:
                 if keys.incarnation != self._membership.follows:
                     if self._is_brought_back(state.verdict):
@@ -117,10 +107,7 @@ class JobLookup:
         A job that is over stays over: nodes that have not read the verdict would start it again.
         """
         membership = self._membership
-        key = job_key(membership.identity.run_id)
-        held = yield CompareSet(key, None, self._make_job_record())
-        keys = Keys(membership.identity.run_id, self._decode(key, held).text("incarnation"))
-        state, state_record = yield from self._find_state(keys)
+        held, _, keys, state, state_record = yield from self._find_or_start()
         membership.part.is_active = False
         membership.enter_job(keys, state, job_record=held, state_record=state_record)
         ended = yield from membership.change(
@@ -202,12 +189,14 @@ class JobLookup:
 
     def _make_job_record(self) -> bytes:
         identity = self._membership.identity
+        first = transitions.first_state(self._membership.me, self._membership.memory)
         record = {
             "incarnation": self._make_name(),
             "min_nodes": identity.min_nodes,
             "max_nodes": identity.max_nodes,
             "max_restarts": identity.settings.max_restarts,
             "shared": dict(identity.job.shared),
+            "state": first.to_record(),
             "by": identity.host,
             "command": describe_command(identity.job.command),
         }
@@ -286,23 +275,54 @@ class JobLookup:
                 _TWO_JOBS,
             )
 
-    def _find_state(self, keys: Keys) -> Routine[tuple[JobState, bytes]]:
-        """Return the newest known state and its record; writes the first state if there is none."""
-        versions = yield Add(keys.versions, 0)
-        if versions > 0:
-            key = keys.state(versions - 1)
-            value = yield Wait(key, _PATIENCE)
-            if value is not None:
-                return JobState.from_record(
-                    self._membership.codec.decode(key, value), versions - 1
-                ), value
-        first = transitions.first_state(self._membership.me, self._membership.memory)
-        key = keys.state(0)
-        mine = self._membership.codec.encode(key, first.to_record())
-        held = yield CompareSet(key, None, mine)
-        if held == mine:
-            yield Add(keys.versions)
-        return JobState.from_record(self._membership.codec.decode(key, held), 0), held
+    def _find_or_start(self) -> Routine[tuple[bytes, StoreRecord, Keys, JobState, bytes]]:
+        """Find the job, or start it; with one request, if the store can.
+
+        Returns:
+            The job's record as it is stored, and decoded; its keys; the newest known state, and its
+            record as it is stored, which is empty for the first state.
+        """
+        run_id = self._membership.identity.run_id
+        key, newest = job_key(run_id), newest_key(run_id)
+        start = CompareSet(key, None, self._make_job_record())
+        held, (hint,) = yield Batch((start, MultiGet([newest])))
+        record = self._decode(key, held)
+        keys = Keys(run_id, record.text("incarnation", max_len=64))
+        found = self._read_hint(keys, newest, hint) if hint is not None else None
+        state, state_record = found or (JobState.from_record(record.record("state"), 0), b"")
+        if self._membership.past:
+            # A snapshot may have been taken between a state and its copy: this node must not
+            # mistake a job that is over for one that runs.
+            state, state_record = yield from self._read_on(keys, state, state_record)
+        return held, record, keys, state, state_record
+
+    def _read_on(
+        self, keys: Keys, state: JobState, record: bytes
+    ) -> Routine[tuple[JobState, bytes]]:
+        """Return the last state from this one on, and its record."""
+        while True:
+            key = keys.state(state.version + 1)
+            (value,) = yield MultiGet([key])
+            if value is None:
+                return state, record
+            found = self._membership.codec.decode(key, value)
+            state, record = JobState.from_record(found, state.version + 1), value
+
+    def _read_hint(self, keys: Keys, newest: str, hint: bytes) -> tuple[JobState, bytes] | None:
+        """Return the state in a copy, and its record; None if it is that of another incarnation."""
+        incarnation, _, rest = hint.partition(b" ")
+        number, _, value = rest.partition(b" ")
+        if incarnation != keys.incarnation.encode():
+            return None
+        try:
+            if not _VERSION.fullmatch(number):
+                raise RecordError(f"the value under {newest!r} does not begin with a version")  # noqa: TRY301
+            version = int(number)
+            record = self._membership.codec.decode(keys.state(version), value)
+            return JobState.from_record(record, version), value
+        except RecordError as error:
+            self._membership.rejections.note("a copy of the newest state", error)
+            return None
 
 
 def describe_command(words: Sequence[str]) -> str:

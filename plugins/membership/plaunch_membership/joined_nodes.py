@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from plaunch_membership.operations import Routine
 
 
+_MOST = 256  # records that the leader waits for before it reads them
+
+
 class JoinedNodes:
     """Reads the join log of a round as it grows.
 
@@ -25,11 +28,6 @@ class JoinedNodes:
         self._membership = membership
         self._log = membership.log_reader(membership.keys.joined(round_))
         self.nodes: dict[str, NodeRecord] = {}
-
-    @property
-    def tickets(self) -> int:
-        """The last ticket that was read."""
-        return self._log.count
 
     @property
     def has_shrunk(self) -> bool:
@@ -50,6 +48,12 @@ class JoinedNodes:
         if fresh:
             self._membership.peers.watch_also(fresh)
 
-    def wait(self, seconds: float) -> Routine[None]:
-        """Return when there may be more to read, or after so many seconds."""
-        yield from self._log.wait(seconds)
+    def wait(self, seconds: float, needed: int) -> Routine[None]:
+        """Return when there may be more to read, or after so many seconds.
+
+        Args:
+            seconds: the time, in seconds.
+            needed: how many further nodes the round needs at least. Without it, the leader would
+                read the records one by one.
+        """
+        yield from self._log.wait(seconds, min(max(needed, 1), _MOST))

@@ -12,6 +12,15 @@ def job_key(run_id: str) -> str:
     return f"plaunch/{quote(run_id, safe='')}/job"
 
 
+def newest_key(run_id: str) -> str:
+    """Return the key that holds a copy of the newest state of a run id.
+
+    It saves newcomers reading all states. It is a hint: it may lag, or be that of an earlier
+    incarnation.
+    """
+    return f"plaunch/{quote(run_id, safe='')}/newest"
+
+
 class Keys:
     """The keys of all records of one incarnation of a job."""
 
@@ -19,13 +28,8 @@ class Keys:
         self.incarnation = incarnation
         self._prefix = f"plaunch/{quote(run_id, safe='')}/{quote(incarnation, safe='')}"
 
-    @property
-    def versions(self) -> str:
-        """The counter of states, which saves latecomers reading all of them. A hint: it may lag."""
-        return f"{self._prefix}/versions"
-
     def state(self, version: int) -> str:
-        """One version of the state."""
+        """One version of the state, from 1; the first one, 0, is part of the job's record."""
         return f"{self._prefix}/state/{version}"
 
     @property
@@ -41,9 +45,9 @@ class Keys:
         """The summary of the nodes that have joined a round which is being formed."""
         return f"{self._prefix}/round/{round_}/arrivals"
 
-    def slot(self, round_: int, term: int, ticket: int) -> str:
-        """The result for one ticket of a round: the node's ranks, or that it is a spare."""
-        return f"{self._prefix}/round/{round_}/slot/{term}/{ticket}"
+    def slot(self, round_: int, term: int, node: str) -> str:
+        """The place of a node in a round."""
+        return f"{self._prefix}/round/{round_}/slot/{term}/{node}"
 
     def world(self, round_: int, term: int, part: int = 0) -> str:
         """All nodes of a round, in parts of `NODES_OF_A_PART`."""

@@ -177,6 +177,7 @@ class LeaderRoutine:
             survivors = members.keys() - out
             awaited = [members[name].stop_timeout for name in survivors - set(present)]
             now = membership.clock()
+            needed = max(identity.min_nodes - len(present), len(awaited))
             if len(present) < identity.min_nodes:
                 since, left = None, timing.keep_alive_interval
             else:
@@ -190,13 +191,15 @@ class LeaderRoutine:
                 wait = 0.0 if is_complete else max([timing.last_call_timeout, *awaited])
                 to_stop = self._stopping.time_left(self._members, nodes)
                 left = max(max(since + wait, begins) - now, to_stop, away)
+                needed = needed if to_stop <= 0 else 1
             if left <= 0:
                 if (yield from self._try_to_form(forming, list(present.values()), joined)):
                     return
                 continue
             stopping = self._stopping.find(self._members, nodes)
             yield from report.write(forming, present, self._members, stopping)
-            yield from joined.wait(min(left, timing.keep_alive_interval, report.pause))
+            pause = min(left, timing.keep_alive_interval, report.pause)
+            yield from joined.wait(pause, needed)
 
     def _find_out(self, nodes: Mapping[str, NodeRecord], members: Mapping[str, Member]) -> set[str]:
         """Return those that have left or were lost, or whose hosts are excluded."""
@@ -223,13 +226,13 @@ class LeaderRoutine:
         if len(placement.members) < identity.min_nodes:
             return False
         self._stopping.give_up(self._members, forming.round)
-        yield from self._form(forming, placement.members, joined.tickets)
+        yield from self._form(forming, placement.members)
         return True
 
-    def _form(self, forming: JobState, members: Sequence[NodeRecord], count: int) -> Routine[None]:
-        """Write a round: one slot for each ticket, the world, and then the state."""
+    def _form(self, forming: JobState, members: Sequence[NodeRecord]) -> Routine[None]:
+        """Write a round: the world, a slot for each of its nodes, and then the state."""
         membership = self._membership
-        world = yield from write_round(membership, forming, members, count)
+        world = yield from write_round(membership, forming, members)
         formed = yield from self._change(lambda state: transitions.form(state, world, by=self._me))
         if formed is not None:
             self._formed_at = membership.clock()

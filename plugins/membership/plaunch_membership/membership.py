@@ -22,10 +22,10 @@ from plaunch.errors import NodeExcludedError, RendezvousClosedError
 from plaunch.rendezvous import ChangeKind, JobOutcome, MembershipChange
 
 from plaunch_membership import transitions
-from plaunch_membership.keys import NODES_OF_A_PART, Keys
+from plaunch_membership.keys import NODES_OF_A_PART, Keys, newest_key
 from plaunch_membership.memory import JobMemory
 from plaunch_membership.node import HAS_STOPPED, Member, NodeRecord
-from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
+from plaunch_membership.operations import CompareSet, MultiGet, Routine, Set, Sleep, Wait
 from plaunch_membership.records import MAX_NAME, RecordError, RejectionLog
 from plaunch_membership.shared import AgentNews, KnownJob, Participation, PeerStatus, WriterRequests
 from plaunch_membership.shared_log import SharedLogReader
@@ -357,7 +357,8 @@ class Membership:
             mine = self._encode(key, new)
             held = yield CompareSet(key, None, mine)
             if held == mine:
-                yield Add(keys.versions)
+                hint = f"{keys.incarnation} {new.version} ".encode() + mine
+                yield Set(newest_key(self.identity.run_id), hint)
                 return new
             state = JobState.from_record(self.codec.decode(key, held), new.version)
             if longest := self.timing.longest_backoff:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from plaunch_membership import transitions
 from plaunch_membership.failures import cut, early_ends_to_records, summarize
-from plaunch_membership.keys import entry, tickets
 from plaunch_membership.node import HAS_STOPPED
-from plaunch_membership.operations import Add, Routine, Set
+from plaunch_membership.operations import Append, Routine
 from plaunch_membership.records import MAX_NAME, MAX_REASON, RecordError
 from plaunch_membership.state import JobPhase, JobState, host_of
 
@@ -101,8 +100,6 @@ class NodeReports:
         self._settled = round_
         summary = summarize(failures).to_record()
         log = self._membership.keys.settled(round_)
-        ticket: int = yield Add(tickets(log))
-        key = entry(log, ticket)
         report = {
             "node": self._membership.me,
             "at": self._membership.wall_clock(),
@@ -110,13 +107,13 @@ class NodeReports:
             "succeeded": early_ends_to_records(self._membership.part.succeeded),
         }
         try:
-            value = self._membership.codec.encode(key, {**report, **summary})
+            value = self._membership.codec.encode(log, {**report, **summary})
         except RecordError as error:
             _log.warning(
                 "the report of failures is too large; it is written without them: %s", error
             )
-            value = self._membership.codec.encode(key, {**report, "failures": []})
-        yield Set(key, value)
+            value = self._membership.codec.encode(log, {**report, "failures": []})
+        yield Append(log, value)
 
     def succeed(self, round_: int, nodes: int) -> Routine[None]:
         """Report that this node's workers have succeeded. The last node to do so ends the job."""
@@ -145,11 +142,10 @@ class NodeReports:
         if place is None or (part.joined is not None and part.joined[0] > place.round):
             return
         log = membership.keys.joined(place.round + 1)
-        ticket: int = yield Add(tickets(log))
         with membership.lock:
-            part.joined = (place.round + 1, ticket)
-        key = entry(log, ticket)
-        yield Set(key, membership.codec.encode(key, {"node": membership.me, HAS_STOPPED: True}))
+            part.joined = (place.round + 1, 0)
+        record = {"node": membership.me, HAS_STOPPED: True}
+        yield Append(log, membership.codec.encode(log, record))
 
     def announce_leave(self, reason: str, *, is_excluded: bool = False) -> Routine[None]:
         """Announce that this node leaves; the second call does nothing.
@@ -186,9 +182,8 @@ class NodeReports:
 
     def _append(self, log: str) -> Routine[int]:
         """Append this node's name to a log; returns the ticket."""
-        ticket: int = yield Add(tickets(log))
-        key = entry(log, ticket)
-        yield Set(key, self._membership.codec.encode(key, {"node": self._membership.me}))
+        value = self._membership.codec.encode(log, {"node": self._membership.me})
+        ticket: int = yield Append(log, value)
         return ticket
 
     def linger(self, stays: Callable[[float, Collection[str]], bool]) -> Routine[None]:
@@ -214,6 +209,7 @@ class NodeReports:
             expected = set((yield from membership.members(state)))
             for round_ in {state.round, state.next_round}:
                 expected.update((yield from membership.joined_nodes(round_)))
+        departed: set[str] = set()
         waiting = expected - {membership.me} - set(membership.peers.gone)
         log = membership.log_reader(membership.keys.departures)
         # A request in the queue means that this node must leave at once.
@@ -226,7 +222,9 @@ class NodeReports:
                     node = membership.codec.decode(key, value).text("node", max_len=MAX_NAME)
                 except RecordError as error:
                     membership.rejections.note("a departure", error)
-                else:
+                    continue
+                if node not in departed:  # else its record has two tickets
+                    departed.add(node)
                     unnamed = (name for name in waiting if name.startswith(_UNNAMED))
                     waiting.discard(node if node in waiting else next(unnamed, ""))
             if waiting:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plaunch.errors import RendezvousStateError
 
+from plaunch_membership.keys import tickets
+
 if TYPE_CHECKING:
-    from plaunch_membership.store import RendezvousStore
+    from plaunch_membership.store import BatchedOperation, RendezvousStore
 
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
 
@@ -57,6 +59,25 @@ class Add:
                 f"the counter under {self.key!r} holds {held[:40]!r}, which is not a number; "
                 "something else has written it"
             )
+
+
+@dataclass(frozen=True)
+class Append:
+    """Append a record to a log; the result is its ticket.
+
+    It may be carried out twice, and the record then has two tickets.
+    """
+
+    log: str
+    value: bytes
+
+    def run(self, store: RendezvousStore) -> int:
+        """Call the store."""
+        return store.append(self.log, self.value)
+
+    def check(self, store: RendezvousStore) -> None:
+        """Check the counter of the log; see `Add.check`."""
+        Add(tickets(self.log)).check(store)
 
 
 @dataclass(frozen=True)
@@ -108,6 +129,20 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class WaitThenGet(Wait):
+    """Wait for a key, and read others after it has got its value.
+
+    The result has that value, and those of the others; all are None if the time is over.
+    """
+
+    others: Sequence[str] = ()
+
+    def run(self, store: RendezvousStore) -> list[bytes | None]:  # type: ignore[override]
+        """Call the store."""
+        return store.wait_then_get(self.key, self.timeout, self.others)
+
+
+@dataclass(frozen=True)
 class Delete:
     """Remove a key."""
 
@@ -137,6 +172,30 @@ class Sleep:
     seconds: float
 
 
-StoreOperation = Set | Add | CompareSet | MultiGet | MultiSet | Wait | Delete | WriteHeartbeat
+@dataclass(frozen=True)
+class Batch:
+    """Carry out several operations, one after the other; the result has theirs.
+
+    Other nodes may see the effects of some of them, and after a lost answer, all are carried out
+    again. So they must be independent of each other's results.
+    """
+
+    operations: Sequence[BatchedOperation]
+
+    def run(self, store: RendezvousStore) -> list[Any]:
+        """Call the store."""
+        return store.batch(self.operations)
+
+    def check(self, store: RendezvousStore) -> None:
+        """Check the counters; see `Add.check`."""
+        for operation in self.operations:
+            if isinstance(operation, (Add, Append)):
+                operation.check(store)
+
+
+Counting = Add | Append | Batch  # the operations with a `check`
+StoreOperation = (
+    Set | Add | Append | CompareSet | MultiGet | MultiSet | Wait | Delete | WriteHeartbeat | Batch
+)
 Operation = StoreOperation | Sleep
 Routine = Generator[Operation, Any, T]

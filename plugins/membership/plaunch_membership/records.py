@@ -20,7 +20,7 @@ from plaunch.texts import printable
 if TYPE_CHECKING:
     import hmac
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 # Limits of what other nodes write.
 MAX_NAME = 400  # characters of a host's, a node's or a role's name

@@ -14,13 +14,14 @@ from plaunch.errors import RendezvousStateError
 
 from plaunch_membership.keys import NODES_OF_A_PART, entry, tickets
 from plaunch_membership.operations import Delete, MultiGet, Routine, Set
-from plaunch_membership.records import RecordError
+from plaunch_membership.records import MAX_NAME, RecordError
 
 if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
     from plaunch_membership.state import JobState
 
 _BATCH = 200  # keys deleted in one call, so that the leader is not delayed
+_PARTS = 16  # of a list of nodes, read in one operation
 _TERMS = 64  # the number of previous leaders whose slots may have no state
 
 
@@ -80,15 +81,32 @@ class RoundCleanup:
         left = []
         for number, world in zip(terms, worlds, strict=True):
             if world is not None:
-                slots = range(1, counts[0] + 1)
-                left += [self._keys.slot(round_, number, ticket) for ticket in slots]
-                # There are no more nodes than tickets. The first part comes last, as it shows that
-                # others exist.
-                parts = range(max(0, counts[0] - 1) // NODES_OF_A_PART, -1, -1)
-                left += [self._keys.world(round_, number, part) for part in parts]
+                left += yield from self._keys_of_world(round_, number, counts[0])
         for log, count in zip(logs, counts, strict=True):
             left += [entry(log, ticket) for ticket in range(1, count + 1)]
         return [self._keys.arrivals(round_), *left, *(tickets(log) for log in logs)]
+
+    def _keys_of_world(self, round_: int, term: int, most: int) -> Routine[list[str]]:
+        """Return the keys of a list of up to `most` nodes, and of their slots."""
+        keys = [
+            self._keys.world(round_, term, part) for part in range(-(-most // NODES_OF_A_PART) or 1)
+        ]
+        nodes = []
+        for begin in range(0, len(keys), _PARTS):
+            some = keys[begin : begin + _PARTS]
+            for key, value in zip(some, (yield MultiGet(some)), strict=True):
+                nodes += [] if value is None else self._nodes_in(key, value)
+        # The first part comes last, as it shows that others exist.
+        return [*(self._keys.slot(round_, term, node) for node in nodes), *reversed(keys)]
+
+    def _nodes_in(self, key: str, value: bytes) -> list[str]:
+        try:
+            found = self._codec.decode(key, value).records("nodes")
+            return [node.text("node", max_len=MAX_NAME) for node in found]
+        except RecordError as error:
+            # Leftover records do no harm.
+            self._membership.rejections.note("a past round's list of nodes", error)
+            return []
 
     def _count(self, log: str) -> Routine[int]:
         """Return the number of issued tickets of a log; 0 if the counter is out of range."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.rendezvous import world_ranks
 
 from plaunch_membership.keys import NODES_OF_A_PART
-from plaunch_membership.operations import MultiSet, Routine, Set
+from plaunch_membership.operations import MultiSet, Routine
 from plaunch_membership.state import World
 
 if TYPE_CHECKING:
@@ -19,35 +19,27 @@ if TYPE_CHECKING:
 
 
 def write_round(
-    membership: Membership, forming: JobState, members: Sequence[NodeRecord], count: int
+    membership: Membership, forming: JobState, members: Sequence[NodeRecord]
 ) -> Routine[World]:
-    """Write one slot for each of the `count` tickets, and the list of the nodes."""
+    """Write the list of the nodes, and a slot for each of them."""
     keys, round_, term = membership.keys, forming.round, forming.term
-    slots: dict[int, Mapping[str, object]] = {
-        ticket: {"rank": -1} for ticket in range(1, count + 1)
-    }
+    records: dict[str, Mapping[str, object]] = {}
+    for part, begin in enumerate(range(0, len(members), NODES_OF_A_PART)):
+        records[keys.world(round_, term, part)] = {
+            "nodes": [
+                {"node": node.node, "host": node.host, "stop_timeout": node.stop_timeout}
+                for node in members[begin : begin + NODES_OF_A_PART]
+            ]
+        }
     ranks = world_ranks((node.role, node.local_world_size) for node in members)
     for rank, (node, world_rank) in enumerate(zip(members, ranks, strict=True)):
-        slots[node.ticket] = {
+        records[keys.slot(round_, term, node.node)] = {
             "rank": rank,
-            "node": node.node,
             "first": world_rank.first_global,
             "size": world_rank.world_size,
             "role_first": world_rank.first_role,
             "role_size": world_rank.role_world_size,
         }
-    described = [
-        {"node": node.node, "host": node.host, "stop_timeout": node.stop_timeout}
-        for node in members
-    ]
-    for part, begin in enumerate(range(0, len(members), NODES_OF_A_PART)):
-        key = keys.world(round_, term, part)
-        nodes = described[begin : begin + NODES_OF_A_PART]
-        yield Set(key, membership.codec.encode(key, {"nodes": nodes}))
-    yield MultiSet(
-        {
-            (key := keys.slot(round_, term, ticket)): membership.codec.encode(key, slot)
-            for ticket, slot in slots.items()
-        }
-    )
-    return World(round_, term, len(members), count, members[0].address, members[0].port)
+    # In this order: who deletes them finds the slots in the list of the nodes.
+    yield MultiSet({key: membership.codec.encode(key, one) for key, one in records.items()})
+    return World(round_, term, len(members), members[0].address, members[0].port)

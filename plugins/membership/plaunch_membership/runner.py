@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch.threads import start_thread
 
-from plaunch_membership.operations import Add, Operation, Sleep, Wait
+from plaunch_membership.operations import Counting, Operation, Sleep, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,7 +184,7 @@ class Runner:
                 if store is None:
                     store = self._connect()
                 self._hold(store)
-                if self.problem is not None and isinstance(operation, Add):
+                if self.problem is not None and isinstance(operation, Counting):
                     operation.check(store)
                 result = operation.run(store)
             except RendezvousStateError as error:

@@ -1,8 +1,9 @@
 """Lists that many nodes append to concurrently.
 
-A *log* is a counter that issues tickets from 1, and a record for each ticket. Appending takes two
-operations, however many nodes do so. If a node dies before it writes the record of its ticket, a
-hole remains.
+A *log* is a counter that issues tickets from 1, and a record for each ticket. Appending takes one
+request, however many nodes do so. Most stores need two: if a node dies between them, a hole
+remains. If an answer is lost, a record has two tickets, so readers must know whose it is. All
+records are signed for the key of the log: a node does not know its ticket before.
 
 A counter is not signed, so any client of the store can set it to any value. The number of records
 that it makes a node read is therefore bounded.
@@ -59,7 +60,7 @@ class SharedLogReader:
         return count
 
     def read(self, most: int = MAX_TICKETS) -> Routine[list[tuple[int, str, bytes]]]:
-        """Return the records written since the last call: ticket, key and value.
+        """Return the records written since the last call: ticket, key of the log, and value.
 
         Args:
             most: the maximum number of new tickets to read; the others are left for the next call.
@@ -82,11 +83,11 @@ class SharedLogReader:
             part = wanted[begin : begin + _BATCH]
             keys = [entry(self._log_key, ticket) for ticket in part]
             values = yield MultiGet(keys)
-            for ticket, key, value in zip(part, keys, values, strict=True):
+            for ticket, value in zip(part, values, strict=True):
                 if value is None:
                     self._holes.append(ticket)
                 else:
-                    found.append((ticket, key, value))
+                    found.append((ticket, self._log_key, value))
         return found
 
     @property
@@ -94,15 +95,20 @@ class SharedLogReader:
         """Whether issued tickets have no record yet."""
         return bool(self._holes)
 
-    def wait(self, seconds: float) -> Routine[None]:
-        """Return when there may be more to read, or after so many seconds."""
+    def wait(self, seconds: float, most: int = 1) -> Routine[None]:
+        """Return when there may be more to read, or after so many seconds.
+
+        Args:
+            seconds: the time, in seconds.
+            most: how many further records the caller needs; it may be called for fewer.
+        """
         if self._has_more:
             return
         if self._holes and self._frequent_reads < _FREQUENT_READS:
-            # The writer is between its two operations, or has died there.
+            # The writer is between two operations, or has died there.
             yield Wait(entry(self._log_key, self._holes[-1]), min(seconds, _HOLE_WAIT))
         else:
-            ticket = self.count + 1
+            ticket = self.count + most
             if ticket == self._untaken:
                 yield Sleep(seconds)
             elif (yield Wait(entry(self._log_key, ticket), seconds)) is not None:

@@ -121,7 +121,6 @@ class World:
         round: its number.
         term: the leader's term in which it was formed; its keys contain round and term.
         nodes: how many nodes are in it.
-        tickets: the last ticket that the leader considered; nodes with later ones are not in it.
         master_addr: the host of the workers' store.
         master_port: its port.
     """
@@ -129,7 +128,6 @@ class World:
     round: int
     term: int
     nodes: int
-    tickets: int
     master_addr: str
     master_port: int
 
@@ -226,7 +224,6 @@ class JobState:
                 "round": self.world.round,
                 "term": self.world.term,
                 "nodes": self.world.nodes,
-                "roll": self.world.tickets,
                 "master": self.world.master_addr,
                 "port": self.world.master_port,
             }
@@ -260,7 +257,6 @@ class JobState:
                 round=found.integer("round", low=0),
                 term=found.integer("term", low=0),
                 nodes=found.integer("nodes", low=1, high=MAX_TICKETS),
-                tickets=found.integer("roll", low=1, high=MAX_TICKETS),
                 master_addr=found.text("master", max_len=MAX_NAME),
                 master_port=found.integer("port", low=0, high=65535),
             )

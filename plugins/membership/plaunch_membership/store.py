@@ -10,12 +10,21 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from plaunch.errors import RendezvousConnectionError
 
+from plaunch_membership.keys import entry, tickets
+
 if TYPE_CHECKING:
     from plaunch.rendezvous import Store
+
+
+class BatchedOperation(Protocol):
+    """One of the operations that may be part of a batch: `Set`, `Add`, `Append` and others."""
+
+    def run(self, store: RendezvousStore) -> object:
+        """Call the method of a store."""
 
 
 class RendezvousStore(abc.ABC):
@@ -63,6 +72,32 @@ class RendezvousStore(abc.ABC):
         If the key has a value already, this takes no longer than any other operation. Many
         connections may wait for the same key; a write wakes all of them within milliseconds.
         """
+
+    def append(self, log: str, value: bytes) -> int:
+        """Append `value` to a log, and return its ticket: the first one is 1.
+
+        A log is the counter `{log}/tickets` and the values `{log}/1`, `{log}/2` and so on. The
+        default adds 1 to the counter, and then sets the value.
+        """
+        ticket = self.add(tickets(log), 1)
+        self.set(entry(log, ticket), value)
+        return ticket
+
+    def wait_then_get(self, key: str, timeout: float, others: Sequence[str]) -> list[bytes | None]:
+        """Wait as `wait` does, then read other keys; return that value, and those of the others.
+
+        All are None after `timeout` seconds. The default calls `wait` and `multi_get`.
+        """
+        value = self.wait(key, timeout)
+        return [value, *([None] * len(others) if value is None else self.multi_get(others))]
+
+    def batch(self, operations: Sequence[BatchedOperation]) -> list[object]:
+        """Carry out operations in this order, and return their results.
+
+        The default runs one after the other. A store that can do so sends them with one request.
+        If one fails, it is undefined which others have been carried out.
+        """
+        return [operation.run(self) for operation in operations]
 
     @abc.abstractmethod
     def delete(self, key: str) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -15,10 +16,10 @@ from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_membership.store import RendezvousStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from plaunch_membership.handler import DynamicRendezvousHandler
-    from plaunch_membership.store import Connect
+    from plaunch_membership.store import BatchedOperation, Connect
 
 __all__ = ["MemoryBoard", "MemoryStore", "lost_nodes", "node_name", "wrap_connections"]
 
@@ -122,6 +123,7 @@ class MemoryStore(RendezvousStore):
         self._board = board
         self._is_closed = False
         self._awaited = ""
+        self._is_counted = False  # the current operation, of which others are parts
 
     def set(self, key: str, value: bytes) -> None:
         """Write `value`."""
@@ -173,6 +175,21 @@ class MemoryStore(RendezvousStore):
                     return self._read(key)
                 self._board.sleep(key, left)
 
+    def append(self, log: str, value: bytes) -> int:
+        """Append `value` to a log with one request."""
+        with self._request("append"):
+            return super().append(log, value)
+
+    def wait_then_get(self, key: str, timeout: float, others: Sequence[str]) -> list[bytes | None]:
+        """Wait for `key`, then read the others, with one request."""
+        with self._request("wait"):
+            return super().wait_then_get(key, timeout, others)
+
+    def batch(self, operations: Sequence[BatchedOperation]) -> list[object]:
+        """Carry out all operations with one request."""
+        with self._request("batch"):
+            return super().batch(operations)
+
     def delete(self, key: str) -> None:
         """Remove `key`."""
         self._begin("delete")
@@ -216,7 +233,19 @@ class MemoryStore(RendezvousStore):
         self._board.write(items)
         self.bytes_written += sum(len(key) + len(value) for key, value in items.items())
 
+    @contextlib.contextmanager
+    def _request(self, operation: str) -> Iterator[None]:
+        """Count what is done meanwhile as one operation."""
+        self._begin(operation)
+        before, self._is_counted = self._is_counted, True
+        try:
+            yield
+        finally:
+            self._is_counted = before
+
     def _begin(self, operation: str) -> None:
+        if self._is_counted:
+            return
         self.operations[operation] += 1
         if self._board.delay:
             self._board.pause(self._board.delay)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
 
 from plaunch_membership.node import RoundPlace
-from plaunch_membership.operations import MultiGet, Routine, Wait
-from plaunch_membership.records import MAX_NAME
+from plaunch_membership.operations import MultiGet, Routine, Wait, WaitThenGet
 from plaunch_membership.state import (
     JobEvent,
     JobEventKind,
@@ -65,11 +64,19 @@ class WatcherRoutine:
                 self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
-            value = yield Wait(key, timeout)
+            place = following = None
+            if state.phase is JobPhase.FORMING:
+                # Slots are written before the state. What comes after that shows whether the round
+                # is over already.
+                own = keys.slot(state.round, state.term, self._membership.me)
+                others = (own, keys.state(state.version + 2))
+                value, place, following = yield WaitThenGet(key, timeout, others)
+            else:
+                value = yield Wait(key, timeout)
             if value is None:
                 continue
             state = self._read_state(key, value, state.version + 1)
-            slot = yield from self._find_slot(keys, state)
+            slot = yield from self._read_slot(keys, state, place, is_last=following is None)
             self._enter(incarnation, state, value, slot)
             if state.event.kind is JobEventKind.BROADCAST and self._membership.is_member(
                 self._membership.state
@@ -77,30 +84,26 @@ class WatcherRoutine:
                 listener = self._membership.listeners.get(state.event.listener, _ignore)
                 listener(state.event.reason)
 
-    def _find_slot(self, keys: Keys, state: JobState) -> Routine[StoreRecord | None]:
-        """Return the result for this node's ticket in a round that was just formed."""
-        world, joined = state.world, self._membership.part.joined
-        if (
-            state.event.kind is not JobEventKind.FORMED
-            or world is None
-            or joined is None
-            or joined[0] != world.round
-            or joined[1] > world.tickets
-        ):
+    def _read_slot(
+        self, keys: Keys, state: JobState, value: bytes | None, *, is_last: bool
+    ) -> Routine[StoreRecord | None]:
+        """Return this node's place in a round that was just formed; None if it has none.
+
+        Args:
+            keys: of the job.
+            state: the state that was read.
+            value: the slot of this node, which was read with it.
+            is_last: whether no later state was read with it.
+        """
+        membership, world = self._membership, state.world
+        if state.event.kind is not JobEventKind.FORMED or world is None or value is None:
             return None
-        key = keys.slot(world.round, world.term, joined[1])
-        while True:
-            value, following = yield MultiGet([key, keys.state(state.version + 1)])
-            if following is not None and (yield from self._is_over(keys, state)):
-                return None  # this node was away: the others have begun another round, or ended
-            if value is not None:
-                slot, me = self._membership.codec.decode(key, value), self._membership.me
-                if slot.text("node", max_len=MAX_NAME, default=me) == me:  # no node: a spare's
-                    return slot
-                # The store has lost its data, and then gave this ticket to both.
-                self._membership.lose_job("the store has given the place of this node to another")
-                return None
-            yield Wait(key, _WAIT_TIMEOUT)
+        joined = membership.part.joined
+        if joined is None or joined[0] != world.round:
+            return None
+        if not is_last and (yield from self._is_over(keys, state)):
+            return None  # this node was away: the others have begun another round, or ended
+        return membership.codec.decode(keys.slot(world.round, world.term, membership.me), value)
 
     def _is_over(self, keys: Keys, formed: JobState) -> Routine[bool]:
         """Whether a later state has ended the round that `formed` began."""
@@ -138,14 +141,11 @@ class WatcherRoutine:
         membership.nudge()
 
     def _take_place(self, state: JobState, world: World, slot: StoreRecord) -> None:
-        rank = slot.integer("rank", low=-1)
-        if rank < 0:
-            return  # it is a spare
         membership, part = self._membership, self._membership.part
         part.place = RoundPlace(
             round=world.round,
             attempt=state.attempt,
-            rank=rank,
+            rank=slot.integer("rank", low=0),
             nodes=world.nodes,
             ranks=WorldRanks(
                 first_global=slot.integer("first", low=0),

@@ -9,10 +9,9 @@ from plaunch.durations import bounded
 
 from plaunch_membership import transitions
 from plaunch_membership.heartbeat import HeartbeatMonitor
-from plaunch_membership.keys import entry, tickets
 from plaunch_membership.node import NodeRecord
 from plaunch_membership.node_reports import NodeReports
-from plaunch_membership.operations import Add, Routine, Set, Sleep
+from plaunch_membership.operations import Append, Batch, Routine, Sleep
 from plaunch_membership.restarts import restore_decisions
 from plaunch_membership.scale_up import ScaleUpRequest
 from plaunch_membership.state import JobPhase
@@ -47,6 +46,7 @@ class WriterRoutine:
         self._heartbeat = HeartbeatMonitor(membership)
         self.reports = NodeReports(membership, self._heartbeat, lookup)
         self.scale_up = ScaleUpRequest(membership, self._heartbeat)
+        self._beat_at = 0.0  # when the next heartbeat is due, on the membership's clock
         self._offered = -1  # the version of the state in which it last offered to lead
         self._waits_since: int | None = None  # its last round when it was logged that it waits
         self.is_beat_due = False  # set by any thread, to send and check heartbeats early
@@ -60,13 +60,14 @@ class WriterRoutine:
             RendezvousClosedError: the job is over, or refuses this node.
             RendezvousStateError: the store holds an invalid record.
         """
+        membership = self._membership
         while True:
             yield from self._lookup.open()
             self._heartbeat.reset()
             self.reports.reset()
             self.scale_up.reset()
             self._offered = -1
-            yield from self._heartbeat.beat()  # first: the leader watches nodes that have returned
+            self._beat_at = membership.clock()
             yield from self._recall()
             opened()
             if (yield from self._serve()):
@@ -78,25 +79,23 @@ class WriterRoutine:
         membership, memory = self._membership, self._membership.memory
         state = membership.state
         if state is not None and not state.has_ended and memory.is_of_former_member(state):
+            yield from self._beat()  # first: the leader watches nodes that have returned
             yield from restore_decisions(membership)
             log = membership.keys.returned
-            ticket = yield Add(tickets(log))
             record = {
                 "node": membership.me,
                 "host": membership.identity.host,
                 "round": memory.round,
                 "stop_timeout": bounded(membership.identity.settings.stop_timeout),
             }
-            key = entry(log, ticket)
-            yield Set(key, membership.codec.encode(key, record))
+            yield Append(log, membership.codec.encode(log, record))
         yield from membership.change(
             lambda state: transitions.recall(state, memory, by=membership.me)
         )
 
     def _serve(self) -> Routine[bool]:
         """Process what is due; True after the last request, False to look for the job again."""
-        membership, interval = self._membership, self._membership.timing.keep_alive_interval
-        due = membership.clock() + interval
+        membership = self._membership
         while True:
             if membership.must_reopen and not membership.part.leaving:
                 return membership.requests.is_closing
@@ -109,15 +108,18 @@ class WriterRoutine:
                 continue
             if membership.requests.is_closing:
                 return True
-            if now >= due or self.is_beat_due:
+            if now >= self._beat_at or self.is_beat_due:
                 self.is_beat_due = False
-                due = now + interval
-                yield from self._heartbeat.beat()
+                yield from self._beat()
                 yield from self._heartbeat.check()
                 continue
             alarms = (self.reports.alarm, self.scale_up.alarm)
-            alarm = min((at for at in alarms if at is not None and at > now), default=due)
-            yield Sleep(max(_MIN_SLEEP, min(due, alarm) - now))
+            alarm = min((at for at in alarms if at is not None and at > now), default=self._beat_at)
+            yield Sleep(max(_MIN_SLEEP, min(self._beat_at, alarm) - now))
+
+    def _beat(self) -> Routine[None]:
+        self._beat_at = self._membership.clock() + self._membership.timing.keep_alive_interval
+        yield from self._heartbeat.beat()
 
     def _next_routine(self) -> Request | None:  # noqa: PLR0911 - a list of cases
         """Return the next request, or what the state of the job requires."""
@@ -147,17 +149,17 @@ class WriterRoutine:
             return (lambda: self.scale_up.ask(state)) if self.scale_up.is_due(state) else None
 
     def _join(self, round_: int) -> Routine[None]:
-        """Append this node to the log of a round."""
+        """Append this node to the log of a round, and send a heartbeat."""
         membership, identity = self._membership, self._membership.identity
         log = membership.keys.joined(round_)
         port = self._hold_port()
-        ticket = yield Add(tickets(log))
         with membership.lock:
-            membership.part.joined = (round_, ticket)
+            # Before: the watcher may read that the round is formed before this thread goes on.
+            membership.part.joined = (round_, 0)
         before = membership.part.place or membership.part.former_place
         last_round = -1 if before is None else before.round
         record = NodeRecord(
-            ticket=ticket,
+            ticket=0,
             node=identity.node,
             host=identity.host,
             index=identity.job.node_rank,
@@ -171,9 +173,13 @@ class WriterRoutine:
             port=port,
             stop_timeout=identity.settings.stop_timeout,
         )
-        key = entry(log, ticket)
-        yield Set(key, membership.codec.encode(key, record.to_record()))
+        value = membership.codec.encode(log, record.to_record())
+        self._beat_at = membership.clock() + membership.timing.keep_alive_interval
+        # The heartbeat comes first: the leader watches a node once it has read its record.
+        lease, ticket = yield Batch((self._heartbeat.next(), Append(log, value)))
+        self._heartbeat.note_sent(lease)
         with membership.lock:
+            membership.part.joined = (round_, ticket)
             # It may have got a place by now.
             state = membership.state if membership.part.wants_round else None
         if (

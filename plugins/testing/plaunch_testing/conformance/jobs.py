@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _GARBAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty object": lambda value: b"{}",
     "truncated": lambda value: value[: len(value) // 2],
-    "of another version": lambda value: value.replace(b'"v":1', b'"v":7', 1),
-    "with other fields": lambda value: b'{"v":1,"node":{"a":[]},"beat":"x","incarnation":3}',
-    "deeply nested": lambda value: b'{"v":1,"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "of another version": lambda value: value.replace(b'"v":2', b'"v":7', 1),
+    "with other fields": lambda value: b'{"v":2,"node":{"a":[]},"beat":"x","incarnation":3}',
+    "deeply nested": lambda value: b'{"v":2,"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
     "binary": lambda value: b"\x80\x05\x95\xff",
     "a pickle": lambda value: b"cos\nsystem\n(S'exit 1'\ntR.",
 }

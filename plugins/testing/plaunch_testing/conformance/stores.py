@@ -12,7 +12,16 @@ import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.process import ProcessFailure
 from plaunch.rendezvous import NodeSettings, RendezvousParameters
-from plaunch_membership import DynamicRendezvousHandler, StoreAccess
+from plaunch_membership import (
+    Add,
+    Append,
+    CompareSet,
+    DynamicRendezvousHandler,
+    MultiGet,
+    Set,
+    StoreAccess,
+    WriteHeartbeat,
+)
 
 from plaunch_testing.conformance.nodes import BOUND, NodeConnections, eventually
 
@@ -27,6 +36,8 @@ _WRITES: dict[str, Callable[[RendezvousStore, str], object]] = {
     "compare_set": lambda store, key: store.compare_set(key, None, b"1"),
     "multi_set": lambda store, key: store.multi_set({f"{key}/other": b"0", key: b"1"}),
     "beat": lambda store, key: store.beat(key, b"1"),
+    "append": lambda store, key: store.append(key.rpartition("/")[0], b"1"),
+    "batch": lambda store, key: store.batch([Set(key, b"1")]),
 }
 
 
@@ -195,6 +206,59 @@ class RendezvousStoreConformance:
         assert len({held for _, held in answers}) == 1
         assert sum(mine == held for mine, held in answers) == 1
 
+    # --- several operations at once ---------------------------------------------------------------
+
+    def test_records_of_a_log_have_consecutive_tickets(self) -> None:
+        """Concurrent `append` calls return different tickets, under which the records are."""
+        log, taken = self.key("log"), dict[int, bytes]()
+
+        def append(store: RendezvousStore) -> None:
+            for _ in range(5):
+                value = secrets.token_hex(8).encode()
+                taken[store.append(log, value)] = value
+
+        self._at_once(8, append)
+        assert sorted(taken) == list(range(1, 41))
+        store = self.open()
+        assert store.multi_get([f"{log}/{ticket}" for ticket in taken]) == list(taken.values())
+        assert store.add(f"{log}/tickets", 0) == 40
+
+    def test_others_are_read_behind_a_wait(self) -> None:
+        """They are read once the key has a value; nothing is read if it has none in time."""
+        store, other = self.open(), self.open()
+        key, there, missing = self.key("a"), self.key("b"), self.key("c")
+        store.set(there, b"2")
+        assert store.wait_then_get(key, 0.05, [there, missing]) == [None, None, None]
+        found: list[object] = []
+        thread = threading.Thread(
+            target=lambda: found.append(other.wait_then_get(key, BOUND, [there, missing]))
+        )
+        thread.start()
+        store.set(there, b"3")
+        store.set(key, b"1")
+        thread.join(BOUND)
+        assert found == [[b"1", b"3", None]]
+        assert store.wait_then_get(key, 0.0, []) == [b"1"]
+
+    def test_a_batch_returns_the_results_in_order(self) -> None:
+        """Each operation sees the effects of those before it."""
+        store, key, log = self.open(), self.key("a"), self.key("log")
+        done = store.batch(
+            [
+                Set(key, b"1"),
+                CompareSet(key, None, b"2"),
+                CompareSet(key, b"1", b"3"),
+                CompareSet(self.key("none"), b"1", b"3"),
+                Add(self.key("n"), 5),
+                Append(log, b"4"),
+                WriteHeartbeat(self.key("beat"), b"5"),
+                MultiGet([key, self.key("none"), f"{log}/1", self.key("beat")]),
+                MultiGet([]),
+            ]
+        )
+        assert done[1:6] == [b"1", b"3", None, 5, 1]
+        assert done[7:] == [[b"3", None, b"4", b"5"], []]
+
     # --- waiting ----------------------------------------------------------------------------------
 
     def test_a_wait_for_what_is_there_returns_it(self) -> None:
@@ -217,7 +281,7 @@ class RendezvousStoreConformance:
     @pytest.mark.parametrize("write", _WRITES)
     def test_a_wait_is_woken_by_any_write(self, write: str) -> None:
         """The write comes from another connection."""
-        store, key = self.open(), self.key("a")
+        store, key = self.open(), self.key("1")
         result = self.wait_in_thread(key)
         _WRITES[write](store, key)
         assert result() == b"1"
