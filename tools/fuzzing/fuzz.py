@@ -34,6 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build" / "fuzz"
 MOST_KINDS = 20  # of findings in one run
+FOUND = ("crash", "timeout", "oom")  # names of files; a slow unit may be slow for lack of CPU time
 MEMORY = 4 << 30  # bytes that a process may have
 TRIES = 5000  # to shorten a finding
 CPU_LIMIT = 30.0  # seconds for one input, which is interrupted then
@@ -193,7 +194,7 @@ def fuzz(name: str, args: argparse.Namespace) -> dict:
             figures = {"runs": 0, "cpu": 0.0}
             print(f"{name}: the process has ended with {done.returncode}")
             print(*done.stderr.splitlines()[-30:], sep="\n")
-        artifacts = sorted(path for path in folder.glob("*-*") if path.stat().st_size < 1 << 20)
+        artifacts = sorted(path for kind in FOUND for path in folder.glob(f"{kind}-*"))
         found = [describe(name, path.read_bytes()) for path in artifacts]
         if not (folder / "figures.json").exists() and not found:
             found = [f"the process has ended with {done.returncode}"]

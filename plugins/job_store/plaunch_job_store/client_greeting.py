@@ -125,8 +125,8 @@ class ClientGreeting:
                     raise ProtocolError(f"{kind.name} instead of {expected.name}")
                 return fields
             self.received.feed(self._receive())
-            program = recognise(self.received.peek(8))
-            if program:
+            is_first = expected is MessageKind.CHALLENGE
+            if is_first and (program := recognise(self.received.peek(8))):
                 raise StoreRefusedError(
                     f"the program at {self._endpoint} is {program}, not the rendezvous store of a "
                     "job; choose another port in --rdzv-endpoint"
