@@ -41,6 +41,8 @@ ROUND_COLUMNS = {
     "seconds": "seconds",
     "cpu_seconds": "CPU s",
     "ops_per_node": "ops/node",
+    "bytes_read_per_node": "bytes read/node",
+    "bytes_written_per_node": "bytes written/node",
     "leader_ops": "leader",
     "heartbeat_ops": "beats",
 }

@@ -156,9 +156,10 @@ def test_rendezvous_prints_one_object(benchmark):
     for one in (result, *result["rounds"]):
         assert one["seconds"] > 0
         # A single node makes a few requests; all nodes together make no more.
-        assert 3 < one["ops_per_node"] == one["max_ops_per_node"] < 20
+        assert 3 <= one["ops_per_node"] == one["max_ops_per_node"] < 20
         assert one["leader_ops"] > one["ops_per_node"]
-        assert one["heartbeat_ops"] >= one["nodes"]
+        assert 0 < one["bytes_read_per_node"] < 5000
+        assert 0 < one["bytes_written_per_node"] < 5000
 
 
 @pytest.mark.needs("libuv")

@@ -203,7 +203,7 @@ def test_rounds_are_shown_beside_those_of_torch(run_all):
     page = importlib.import_module("results_page")
     one = dict.fromkeys(page.ROUND_COLUMNS, 1) | {"nodes": 8, "seconds": 0.25}
     lines = "".join(page._rounds({"rounds": [one], "peer": one | {"seconds": 1.0}}))
-    assert "| plaunch | 8 | 0.25 | 1 | 1 | 1 | 1 |\n| torch | 8 | 1 |" in lines
+    assert "| plaunch | 8 | 0.25 | 1 | 1 | 1 | 1 | 1 | 1 |\n| torch | 8 | 1 |" in lines
     assert lines.endswith("\ntorch : plaunch, 8 nodes: **4.0**\n")
     lines = "".join(page._rounds({"rounds": [one], "peer": {"problem": "no client"}}))
     assert lines.endswith("\ntorch's own was not measured: no client\n")
