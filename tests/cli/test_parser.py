@@ -36,6 +36,17 @@ def test_options_end_at_the_script(argv, script, rest):
     assert command(parse(argv, {})) == (script, expected)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["-p", "no:hang"], ["-pno:hang"], ["--plugins=no:hang"], ["--plugins", "no:hang"]],
+    ids=" ".join,
+)
+def test_a_plugin_that_is_left_out_has_no_options(words):
+    assert parse(["--exception-timeout=5", "x.py"], {}).exception_timeout == 5
+    with pytest.raises(UsageError, match="there is no option --exception-timeout"):
+        parse([*words, "--exception-timeout=5", "x.py"], {})
+
+
 def test_a_value_may_begin_with_a_dash_and_keep_its_underscores():
     args = parse(["--role", "-my_role", "--rdzv-conf", "join_timeout=5", "x.py"], {})
     assert args.role == "-my_role"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 
 import pytest
 from plaunch.cli import concluded
@@ -72,6 +73,13 @@ def test_a_record_about_the_whole_launch_comes_behind_the_error():
     )
     lines = run_python("-c", code, check=True).stderr.splitlines()
     assert lines == ["plaunch: it has failed", "plaunch: it took 3 s"]
+
+
+def test_messages_have_the_requested_format():
+    done = run_python("-m", "plaunch", "--log-format=json", "--no-python", "false")
+    assert done.returncode == 1
+    levels = [json.loads(line)["level"] for line in done.stderr.splitlines()]
+    assert levels[-2:] == ["ERROR", "INFO"]
 
 
 def test_an_empty_launch_imports_few_modules_of_plaunch():

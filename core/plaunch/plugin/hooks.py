@@ -194,7 +194,7 @@ class Hooks:
         with_traceback: whether to log failures of notification hooks with their traceback.
     """
 
-    def __init__(self, guard: CallGuard, *, with_traceback: bool = False) -> None:
+    def __init__(self, guard: CallGuard, *, with_traceback: bool) -> None:
         self._pluggy = _PluggyManager(self._call_all)
         self.hook = self._pluggy.hook
         self.plugins: dict[str, LoadedPlugin] = {}  # by key, in the order of registration
