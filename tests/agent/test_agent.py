@@ -499,3 +499,10 @@ def test_new_workers_have_got_no_signal():
     and_then(agent._components.forwarded, "forget", lambda: forgotten.append(len(agent.calls)))
     agent.run()
     assert forgotten == [0, 2]  # before each start
+
+
+def test_subclasses_find_the_restarts_left_where_torch_has_them():
+    agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED], max_restarts=3)
+    assert agent._remaining_restarts == 3
+    agent.run()
+    assert agent._remaining_restarts == 2

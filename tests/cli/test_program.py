@@ -82,6 +82,13 @@ def test_messages_have_the_requested_format():
     assert levels[-2:] == ["ERROR", "INFO"]
 
 
+@pytest.mark.parametrize(("workers", "is_set"), [(1, False), (2, True)])
+def test_the_introduction_names_what_is_set_for_several_workers(monkeypatch, workers, is_set):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    done = run_python("-m", "plaunch", f"--nproc-per-node={workers}", "--no-python", "false")
+    assert ("; sets OMP_NUM_THREADS=1\n" in done.stderr) == is_set
+
+
 def test_an_empty_launch_imports_few_modules_of_plaunch():
     code = (
         "import sys; from plaunch.cli import main; main(['--no-python', 'true']);"
