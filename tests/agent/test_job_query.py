@@ -64,8 +64,10 @@ def query(store, *, reads_own=True):
 
 def test_the_answers_of_all_nodes_come_after_ones_own(clock):
     store = Store(clock, {"b~1": 100.0, "c~1": 101.0})
-    found = query(store).ask(5.0)
+    one = query(store)
+    found = one.ask(5.0)
     assert found.answers == ["own stacks", "stacks of b~1", "stacks of c~1"]
+    assert store.texts["a~1"] == answer(one.me, store.called)  # which is its own call
     assert (found.silent, found.is_job_wide, found.has_store) == ([], True, True)
     assert 101.0 <= clock() < 101.5
     assert store.limits[0] == 5.0  # what was left

@@ -28,7 +28,7 @@ from plaunch_membership import DynamicRendezvousHandler, StoreAccess
 from plaunch_membership.testing import MemoryBoard
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
-from helpers.agents import SAVING, UP, WAIT, WAIT_IN_ROUND_0, Node, and_then, run_nodes
+from helpers.agents import SAVING, UP, WAIT, WAIT_IN_ROUND_0, Node, run_nodes
 from helpers.calls import meanwhile
 from helpers.ports import free_port
 from helpers.processes import is_reaped
@@ -544,9 +544,11 @@ def test_restarts_that_an_earlier_run_has_used_remain_used(tmp_path):
     assert node.starts() == ["0.0.0", "1.1.0", "2.1.0"]
 
 
-def test_no_guard_is_left_after_a_run(tmp_path):
+def test_no_guard_is_left_without_a_run(tmp_path):
+    """An extension that fails to start ends a launch before the agent runs."""
     agent = Node(tmp_path, FakeRendezvous()).agent("pass", 1)
-    guards = []
-    and_then(agent, "_start_workers", lambda: guards.append(agent._local.reaper.guards.guard))
-    agent.run()
-    assert not guards[0].is_alive()
+    with agent.guarded():
+        agent._local.reaper.begin()
+        guard = agent._local.reaper.guards.guard
+        assert guard.is_alive()
+    assert not guard.is_alive()

@@ -92,6 +92,7 @@ def test_a_statement_of_several_lines_is_covered_by_all_of_them_without_its_body
         "if TYPE_CHECKING:\n    a = 1",
         "class P(Protocol):\n    def f(self): return 1",
         "option = Option(help='name')",
+        "log = logging.getLogger('name')",
         "Factory = Callable[['Context'], 'Check']",
     ],
 )

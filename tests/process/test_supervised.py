@@ -22,12 +22,13 @@ from plaunch.errors import (
     UsageError,
     WorkerStartError,
 )
-from plaunch.process import SubprocessContext, children, outcomes, supervised
+from plaunch.process import ContextComponents, SubprocessContext, children, outcomes, supervised
 from plaunch.process import context as context_module
 from plaunch.process.late_exits import LateExits
 from plaunch.process.proc import read_state
 from plaunch.process.stopping.stop_sequence import StopSequence, WorkerSession
 from plaunch.process.stopping.tree import ProcessTree
+from plaunch.process.streams import LastOutput, OutputStats
 
 from helpers.calls import Call
 from helpers.logs_specs import NoFiles
@@ -688,3 +689,18 @@ def test_a_look_at_a_late_exit_is_awaited_at_the_end(run, monkeypatch):
     context = run("pass")
     assert not context.wait(BOUND).is_failed()
     assert closed == [context.late_exits]
+
+
+@pytest.mark.parametrize("has_stats", [False, True])
+def test_a_caller_with_counts_of_the_output_shows_the_rest_itself(run, monkeypatch, has_stats):
+    shown = []
+
+    class Output(LastOutput):
+        def __init__(self, streams, wake, *, shows_rest):
+            shown.append(shows_rest)
+            super().__init__(streams, wake, shows_rest=shows_rest)
+
+    monkeypatch.setattr(supervised, "LastOutput", Output)
+    components = ContextComponents(stats=OutputStats() if has_stats else None)
+    assert not run("pass", components=components).wait(BOUND).is_failed()
+    assert shown == [not has_stats]

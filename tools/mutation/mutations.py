@@ -5,7 +5,8 @@ What only changes the wording of a message is left out, by these rules:
 - text with a space in it, f-strings and docstrings do not change;
 - nothing changes inside of a raised exception, of a warning or of a call of a logger; the statement
   that raises or logs may be removed, but not one that logs for debugging only;
-- help texts and annotations do not change, nor do names that are exported.
+- help texts and annotations do not change, nor do names that are exported;
+- the name of a logger does not change: tests/test_messages.py checks all of them.
 
 Nor are tuning values: a number with a point that stands alone, as a constant of a module or class,
 or as the default of a parameter. A test could only repeat it.
@@ -333,7 +334,8 @@ def _is_wording(node: ast.expr) -> bool:
         return False
     name = ast.unparse(node.func).rpartition(".")[2]
     is_error = name[:1].isupper() and name.endswith(("Error", "Exception", "Warning", "Exit"))
-    return is_error or bool(_log_method(node)) or ast.unparse(node.func) == "warnings.warn"
+    called = ast.unparse(node.func)
+    return is_error or bool(_log_method(node)) or called in {"warnings.warn", "logging.getLogger"}
 
 
 def _log_method(node: ast.Call) -> str:

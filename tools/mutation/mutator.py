@@ -25,7 +25,7 @@ CPU_SECONDS = 60.0  # for the tests of one change
 # Seconds that chosen tests took, while they were recorded.
 NEAR_SECONDS = 20.0
 OTHER_SECONDS = 20.0
-REST_SECONDS = 10.0
+REST_SECONDS = 30.0
 LEAST_SECONDS = 30.0  # for a test that runs without a change
 WALL_SECONDS = 300.0
 SIMULATION_CPU_SECONDS = 60.0

@@ -612,10 +612,11 @@ def test_a_signal_goes_to_the_very_process_only(run_program, monkeypatch, has_pi
 
 
 def test_a_group_is_not_killed_for_a_member_whose_number_was_reused(table, run_program):
-    program = run_program("-c", "input()", stdin=-1, start_new_session=True)
+    program = run_program("-c", "open(0).read()", stdin=-1, start_new_session=True)
     table.add(program.pid, start=200)
     tree = table.tree()
     tree.add_leader(0, program.pid, 200)
     gone = Process(program.pid, ME, program.pid, program.pid, "S", 100)
     assert tree.signal([gone], signal.SIGKILL) == []
-    assert program.poll() is None
+    program.communicate(timeout=60)
+    assert program.returncode == 0
