@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 import pytest
 from plaunch.agent.worker_store import HostedStore
-from plaunch.process.marks import ADOPTED, process_line
-from plaunch.process.proc import find_identity
 from plaunch.process.stopping.job import Reaper
 
 STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
@@ -49,14 +46,3 @@ def test_the_starter_of_workers_starts_helpers_whose_options_it_knows(reaper, op
     assert store._start(command, os.environ, **options).wait(60) == 0
     assert starter.asked == ([(command, options.keys())] if is_asked else [])
     assert HostedStore(None, reaper)._start(command, os.environ, **options).wait(60) == 0
-
-
-def test_a_helper_is_reported_to_the_guard(reaper):
-    lines = []
-    reaper.guards.guard.send = lines.append
-    helper = reaper.start_helper(["sleep", "600"], os.environ)
-    try:
-        assert lines == [process_line(ADOPTED, *find_identity(helper.pid))]
-    finally:
-        helper.kill()
-        assert helper.wait(60) == -signal.SIGKILL

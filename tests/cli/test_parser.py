@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.parser import parse
+from plaunch.cli.parser import _plugin_words, parse
 from plaunch.errors import UsageError
 
 from helpers.programs import run_python
@@ -42,6 +42,7 @@ def test_options_end_at_the_script(argv, script, rest):
     ids=" ".join,
 )
 def test_a_plugin_that_is_left_out_has_no_options(words):
+    assert _plugin_words([*words, "x.py"]) == ["no:hang"]  # before its options are known
     assert parse(["--exception-timeout=5", "x.py"], {}).exception_timeout == 5
     with pytest.raises(UsageError, match="there is no option --exception-timeout"):
         parse([*words, "--exception-timeout=5", "x.py"], {})

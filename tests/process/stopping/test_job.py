@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import subprocess
 import time
 
 import pytest
+from plaunch.process.marks import ADOPTED, process_line
 from plaunch.process.own_process import become_subreaper
-from plaunch.process.proc import Process
+from plaunch.process.proc import Process, find_identity
 from plaunch.process.stopping import evidence
 from plaunch.process.stopping.job import Reaper
 from plaunch.process.stopping.stop import Sweep
@@ -448,3 +450,16 @@ def test_if_nothing_is_left_children_are_read_once_and_no_other_processes(whose,
     # Processes that others start at that moment are looked at as well.
     found = (run(TEND + LAST_LOOK, whose, daemon) for _ in range(5))
     assert [*counts.split(), "None"] in found
+
+
+def test_a_helper_is_reported_to_the_guard():
+    reaper, lines = Reaper(), []
+    reaper.begin()
+    reaper.guards.guard.send = lines.append
+    helper = reaper.start_helper(["sleep", "600"], os.environ)
+    try:
+        assert lines == [process_line(ADOPTED, *find_identity(helper.pid))]
+    finally:
+        helper.kill()
+        assert helper.wait(60) == -signal.SIGKILL
+        reaper.close()
