@@ -6,6 +6,8 @@ import datetime
 import io
 import json
 import os
+import pathlib
+import signal
 import termios
 import threading
 
@@ -168,6 +170,15 @@ def test_what_is_held_is_written_when_the_time_is_over(pipe, stderr):
     with stderr.holding("held\n", 0) as keep_time:
         keep_time()
         assert pipe.read(5) == b"held\n"
+
+
+def test_the_thread_that_keeps_the_time_receives_no_signals(stderr):
+    with stderr.holding("held", 60.0) as keep_time:
+        keep_time()
+        (thread,) = (each for each in threading.enumerate() if each.name == "plaunch-hold")
+        status = pathlib.Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        assert blocked & 1 << signal.SIGTERM - 1
 
 
 def test_a_held_message_is_written_at_a_late_end(pipe, stderr):

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 from plaunch.process.proc import (
+    Process,
+    ancestors_of,
     find_field,
     find_variable,
     is_waiting_for_child,
@@ -135,3 +137,10 @@ def test_shells_and_what_waits_for_a_child(tmp_path, name, wchan, is_waiting):
 
 def test_without_a_list_of_children_they_are_unknown(tmp_path):
     assert read_adopted(str(tmp_path)) is None
+
+
+def test_the_ancestors_of_a_process_end_where_the_table_does():
+    table = {pid: Process(pid, ppid) for pid, ppid in ((5, 4), (4, 3), (3, 1), (7, 7))}
+    assert ancestors_of(table, 5) == {5, 4, 3}
+    assert ancestors_of(table, 7) == {7}
+    assert ancestors_of(table, 9) == set()
