@@ -404,6 +404,20 @@ def test_what_a_shell_leaves_without_a_program_has_no_grace(world):
     assert world.now < 0.9
 
 
+def test_a_stop_does_not_say_that_it_waits_for_daemons_of_a_shell(world, caplog):
+    leaves = {"leaves": [77, 78], "daemons": [78], "orphans_die_of": [KILL]}
+    shell = world.worker(is_wrapper=True, **leaves)
+    sequence = world.sequence(grace=30)
+    for now in (0.0, 0.8):
+        world.now = now
+        sequence.step(world.live())
+    shell.orphans.remove(77)  # the program; the next notice would come before the SIGKILL
+    world.now = 0.9
+    sequence.step(world.live())
+    world.climb(sequence)
+    assert caplog.messages == []
+
+
 def test_orphans_of_a_shells_program_are_killed_soon_after_it(world):
     leaves = {"leaves": [77, 78], "daemons": [78], "orphans_die_of": [KILL]}
     shell = world.worker(is_wrapper=True, **leaves)
