@@ -26,6 +26,7 @@ CPU_SECONDS = 60.0  # for the tests of one change
 NEAR_SECONDS = 20.0
 OTHER_SECONDS = 20.0
 REST_SECONDS = 30.0
+FAR = 2
 LEAST_SECONDS = 30.0  # for a test that runs without a change
 WALL_SECONDS = 300.0
 SIMULATION_CPU_SECONDS = 60.0
@@ -155,7 +156,11 @@ class Mutator:
         room = os.path.dirname(near_file)
         near = [test for test in tests if os.path.dirname(test.path) == room]
         near.sort(key=lambda test: (distance(test.path, near_file), test.seconds, test.nodeid))
-        files = [near_file] if (self._project.tree / near_file).exists() else []
+        files = [
+            f"{room}/{path.name}"
+            for path in sorted((self._project.tree / room).glob("test_*.py"))
+            if distance(path.name, near_file) < FAR
+        ]
         chosen: set[str] = set()
         choices = []
         for found, limit, new in (
@@ -230,7 +235,7 @@ class Mutator:
 def distance(path: str, near_file: str) -> int:
     """Return how far a module of tests is from that with the same name as the changed module."""
     name, near = Path(path).stem, Path(near_file).stem
-    return 0 if name == near else 1 if near.startswith(name) or name.startswith(near) else 2
+    return 0 if name == near else 1 if near.startswith(name) or name.startswith(near) else FAR
 
 
 def take_turns(tests: list[CoveringTest]) -> list[CoveringTest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import inspect
 import logging
@@ -11,13 +12,14 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import types
 
 import pytest
 from plaunch.process import ContextComponents, start_processes
 from plaunch.process.marks import job_line, process_line
-from plaunch.process.proc import Process, read_process
+from plaunch.process.proc import Process, read_process, read_state
 from plaunch.process.stopping.guard import GuardKeeper, is_forkable, start_guard
 from plaunch.process.stopping.guard_process import clear
 from plaunch.process.stopping.job import Job, Reaper
@@ -75,6 +77,18 @@ def test_it_reads_while_its_launcher_runs(guard):
     poller = select.poll()
     poller.register(guard.line_fd, select.POLLOUT)
     assert poller.poll(1000 * BOUND)
+
+
+def test_it_sleeps_when_it_has_read_a_line(guard):
+    os.write(guard.line_fd, b"no line of the launcher\n")
+    unread = bytearray(4)
+
+    def has_read():
+        fcntl.ioctl(guard.line_fd, termios.FIONREAD, unread)
+        return not any(unread)
+
+    wait_until(has_read, "the guard to read")
+    wait_until(lambda: read_state(guard.pid) == "S", "the guard to sleep")
 
 
 def test_it_holds_nothing_of_the_launchers(start, guard, tmp_path):
