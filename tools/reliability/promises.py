@@ -396,11 +396,11 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("fuzz",),
         ),
         Promise(
-            "A round costs a node the same with two or a thousand others.",
+            "A round costs a node the same with two or ten thousand others.",
             (
                 (
                     "docs/membership.md",
-                    "A round costs a node the same with two or a thousand others",
+                    "A round costs a node the same with two or ten thousand others",
                 ),
             ),
             (
