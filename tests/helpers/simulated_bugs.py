@@ -420,4 +420,10 @@ BUGS = (
         "plaunch.agent.rounds:NodeUnhealthy",
         node_healthy,
     ),
+    PlantedBug(
+        6,
+        "nodes that have waited in vain end with a code that is not documented",
+        "plaunch.errors:RendezvousTimeoutError.exit_code",
+        lambda _: 99,
+    ),
 )

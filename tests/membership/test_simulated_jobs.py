@@ -56,5 +56,5 @@ def test_each_deliberate_bug_is_found_and_each_check_finds_one():
     assert done.returncode == 0, f"find others with --bugs=search\n{done.stdout}{done.stderr}"
     checks = set(re.findall(r"(\w+) \(\d+\)", done.stdout.splitlines()[-1]))
     assert checks >= {"errors", "time", "ranks", "worlds", "rounds", "charges", "verdicts"}
-    assert checks >= {"causes", "codes", "losses", "successes", "events", "leftovers"}
+    assert checks >= {"causes", "codes", "explained", "losses", "successes", "events", "leftovers"}
     assert checks >= {"records", "health"}
