@@ -365,14 +365,23 @@ def test_no_round_begins_until_all_members_are_back(simulate, first):
         assert rounds_of(node).count(before + 1) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_round_begins_as_soon_as_all_are_back(seed):
-    """The leader waits for nothing of the time before it was known that the job was lost."""
+@pytest.mark.parametrize("max_nodes", [3, 4])
+@pytest.mark.parametrize("seed", range(16))
+def test_the_round_begins_as_soon_as_all_are_back(seed, max_nodes):
+    """The leader waits for nothing of the time before it was known that the job was lost.
+
+    Nor for the next node of a round that has room, if the last one has returned and joined between
+    two reads of the leader.
+    """
     order = random.Random(seed)
     job = Simulation(
-        order.randrange, min_nodes=2, max_nodes=2, absence_is_loss=True, keep_alive_interval=50.0
+        order.randrange,
+        min_nodes=3,
+        max_nodes=max_nodes,
+        absence_is_loss=True,
+        keep_alive_interval=50.0,
     )
-    nodes = [job.add() for _ in range(2)]
+    nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
     job.board.wipe()
     for node in nodes:  # as their clients do when the store ends

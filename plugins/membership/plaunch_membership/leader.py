@@ -116,11 +116,13 @@ class LeaderRoutine:
 
     def _watch_spares(self) -> Routine[None]:
         """Watch the nodes that wait for a place, so that none is given to a dead one."""
+        found = {}
         for ticket, key, value in (yield from self._waiting.read()):
             node = self._membership.read_node(ticket, key, value)
             if node is not None:
-                self._peers.watch_also({node.node})
-                self._spares[node.node] = node.host
+                found[node.node] = node.host
+        self._spares |= found
+        self._peers.watch_also(found)  # once: it copies all nodes
 
     # --- a job without its members ----------------------------------------------------------------
 
@@ -156,10 +158,6 @@ class LeaderRoutine:
         begins = membership.clock() + forming.pause
         report = ArrivalReporter(membership, forming.round)
         while self._leading(forming) is not None:
-            members |= yield from self._returned.read(forming)
-            away = self._returned.time_left(forming, len(members))
-            if not away:  # the others may know decisions of the restart policy
-                yield from self._review_excluded()
             yield from joined.read()
             if joined.has_shrunk:
                 with membership.lock:
@@ -168,6 +166,11 @@ class LeaderRoutine:
                 yield Sleep(timing.keep_alive_interval)
                 return
             nodes = joined.nodes
+            # Behind the nodes that have joined: each of them has returned before.
+            members |= yield from self._returned.read(forming)
+            away = self._returned.time_left(forming, len(members))
+            if not away:  # the others may know decisions of the restart policy
+                yield from self._review_excluded()
             if unknown is None:
                 unknown = frozenset(nodes if forming.round == self._inherited else ())
                 yield from membership.find_alive(unknown)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plaunch_membership.store import Connect, RendezvousStore
 
 
-_FIRST_PAUSE = 0.05  # seconds before a failed operation is repeated; doubled each time
+FIRST_PAUSE = 0.05  # seconds before a failed operation is repeated; doubled each time
 _LONGEST_PAUSE = 1.0
 
 
@@ -171,7 +171,7 @@ class Runner:
     def _perform(
         self, operation: Any, store: RendezvousStore | None
     ) -> tuple[RendezvousStore, object]:
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             with self._lock:
                 if self._is_replaced() or self._is_stopped:
