@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from plaunch_rendezvous_c10d.options import job_store_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROOT = Path(__file__).parents[2]
 PAGE = _ROOT / "docs/scale.md"
 _FIGURES = Path(__file__).with_name("figures.json")
+_TABLE = 256 << 20  # bytes, the limit of the store's table
 Figures = dict[str, Any]
 
 
@@ -94,50 +100,51 @@ def jobs_table(figures: Figures) -> str:
     """Return what happens to jobs of the model."""
     jobs = figures["jobs"]
     head = ["nodes", *(f"{job['nodes']:,}" for job in jobs)]
-    lines = {
-        "**first round**: seconds": [_seconds(job["form"]) for job in jobs],
-        "the server's CPU time": [_seconds(job["form_cpu"]) for job in jobs],
-        "the leader's CPU time": [_seconds(job["form_leader"]) for job in jobs],
-        "requests of a node": [f"{job['requests']:.2f}" for job in jobs],
-        "bytes of a node": [f"{job['bytes'] / 1024:.2f} KiB" for job in jobs],
-        "longest wait for the server": [_seconds(job["queue"]) for job in jobs],
-        "most connections in the backlog": [f"{job['backlog']:,}" for job in jobs],
-        "connections that came again": [f"{job['repeated']:,}" for job in jobs],
-        "**a worker fails**: the last node knows": [_seconds(job["failure"]) for job in jobs],
-        "all nodes are in the next round": [_seconds(job["failure_round"]) for job in jobs],
-        "**an agent is killed**: the last node knows": [_seconds(job["killed"]) for job in jobs],
-        "the others are in the next round": [_seconds(job["killed_round"]) for job in jobs],
-        "**the store's process is killed**: all nodes are in a round again": [
-            _seconds(job["store"]) for job in jobs
-        ],
-        "**workers run**: share of a core for heartbeats": [f"{job['beats']:.1%}" for job in jobs],
-        "requests per second": [f"{job['beat_requests']:,.0f}" for job in jobs],
-        "longest wait of a heartbeat": [_seconds(job["beat_queue"]) for job in jobs],
-        "**memory** of the server": [
-            f"{_memory(figures, job) / (1 << 20):.0f} MiB" for job in jobs
-        ],
-        "share of the table's limit": [f"{job['store_bytes'] / (256 << 20):.1%}" for job in jobs],
-    }
-    return _table(head, [[name, *values] for name, values in lines.items()])
+    lines: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("**first round**: seconds", "form", _seconds),
+        ("the server's CPU time", "form_cpu", _seconds),
+        ("the leader's CPU time", "form_leader", _seconds),
+        ("requests of a node", "requests", "{:.2f}".format),
+        ("bytes of a node", "bytes", lambda value: f"{value / 1024:.2f} KiB"),
+        ("longest wait for the server", "queue", _seconds),
+        ("most connections in the backlog", "backlog", "{:,}".format),
+        ("connections that came again", "repeated", "{:,}".format),
+        ("**a worker fails**: the last node knows", "failure", _seconds),
+        ("all nodes are in the next round", "failure_round", _seconds),
+        ("**an agent is killed**: the last node knows", "killed", _seconds),
+        ("the others are in the next round", "killed_round", _seconds),
+        ("**the store's process is killed**: all are in a round again", "store", _seconds),
+        ("**workers run**: share of a core for heartbeats", "beats", "{:.1%}".format),
+        ("requests per second", "beat_requests", "{:,.0f}".format),
+        ("longest wait of a heartbeat", "beat_queue", _seconds),
+        ("**memory**: share of the table's limit", "store_bytes", lambda n: f"{n / _TABLE:.1%}"),
+    ]
+    rows = [
+        [text, *(form(job[name]) if name in job else "not run" for job in jobs)]
+        for text, name, form in lines
+    ]
+    return _table(head, rows)
 
 
 def bends_table(figures: Figures) -> str:
     """Return which resource ends where."""
     costs, jobs = figures["costs"], figures["jobs"]
-    last = jobs[-1]
+    last = [job for job in jobs if "store_bytes" in job][-1]
     beat = last["beats"] / last["beat_requests"]  # seconds of the server for a request
     meeting = last["form_cpu"] / last["nodes"]
     leading = last["form_leader"] / last["nodes"]
     full = int(0.5 * 5.0 / (2 * beat))
-    table = int((256 << 20) / (last["store_bytes"] / last["nodes"]))
+    many = 1_000_000
+    often = many / job_store_interval(many)  # heartbeats a second, by default
+    table = int(_TABLE / (last["store_bytes"] / last["nodes"]))
     rows = [
         [
             "the server's core",
             f"{_micro(meeting)} for each node that joins a first round; {_micro(2 * beat)} for its "
             "heartbeat and check",
             f"{1 / meeting:,.0f} nodes can join per second. Heartbeats of {full:,} nodes take half "
-            f"of the core with an interval of 5 s; with the default one, {last['beats']:.0%} of it "
-            "at most",
+            f"of the core with an interval of 5 s; with the default one, {often * 2 * beat:.0%} "
+            "of it at most",
         ],
         [
             "the leader's core",
@@ -176,11 +183,6 @@ def bends_table(figures: Figures) -> str:
         ],
     ]
     return _table(["resource", "what a node takes", "where it ends"], rows)
-
-
-def _memory(figures: Figures, job: dict[str, float]) -> float:
-    costs = figures["costs"]
-    return costs["server_bytes"] + job["nodes"] * costs["connection_bytes"] + job["store_bytes"]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
