@@ -278,7 +278,7 @@ def main() -> int:
     if args.resume:
         soak.save(args.resume)
     if args.result:
-        found = [f"{len(texts)} times: {texts[0][:300]}" for texts in soak.findings.values()]
+        found = [texts[0][:300] for texts in soak.findings.values()]
         result.write(args.result, soak.figures(), found)
     return int(bool(soak.findings))
 
