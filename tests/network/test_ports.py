@@ -9,7 +9,7 @@ import socket
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_network import HeldPort
+from plaunch_network import HeldPort, ports
 from plaunch_network.ports import port_owner
 
 from helpers.faults import refuse_to_bind
@@ -129,3 +129,26 @@ def test_a_range_that_may_not_be_bound(monkeypatch):
     refuse_to_bind(monkeypatch, PermissionError(errno.EACCES, "Permission denied"))
     with pytest.raises(UsageError, match=r"80 of 80-80 \(--port-range\) cannot be bound: P"):
         HeldPort.any((80, 80))
+
+
+ROW = "   0: 0100007F:{port:04X} 00000000:0000 {state} 0 0 0 0 0 {inode} 1\n"
+
+
+def test_only_sockets_that_listen_are_read_to_find_one(tmp_path, monkeypatch):
+    """A host may have very many connections, which the kernel lists behind them."""
+    table = tmp_path / "tcp"
+    rows = [ROW.format(port=29400, state="0A", inode=7), ROW.format(port=9, state="0A", inode=8)]
+    rows += [ROW.format(port=29401, state="01", inode=9), "a row\n"]
+    table.write_text("".join(["  sl  local_address\n", *rows]))
+    monkeypatch.setattr(ports, "_TABLES", (str(table), str(tmp_path / "tcp6")))
+    assert [ports.has_listener(port) for port in (29400, 9, 29401, 10)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(IndexError):
+        ports.count_connections(29401)
+    monkeypatch.setattr(ports, "_TABLES", (str(tmp_path / "none"),))
+    assert ports.has_listener(10)
+    assert ports.count_connections(10) == 0

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Iterable, Iterator
 
-# The states of sockets in /proc/net/tcp.
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+# The states of sockets in these tables.
 _ESTABLISHED, _LISTENING = "01", "0A"
 
 
@@ -202,20 +203,26 @@ def has_listener(port: int) -> bool:
     A port without a listener may be in use all the same: by a connection that has it as its own
     port, or by a process that has bound it and does not listen yet.
     """
-    return bool(_find_sockets(port, _LISTENING)) or not read_proc("net/tcp")
+    return any(_find_sockets(port, _LISTENING)) or not os.access(_TABLES[0], os.R_OK)
 
 
 def count_connections(port: int) -> int:
-    """Return the number of connections to TCP `port` of this host; 0 without /proc."""
-    return len(_find_sockets(port, _ESTABLISHED))
+    """Return the number of connections to TCP `port` of this host; 0 if they are not shown."""
+    return sum(1 for _ in _find_sockets(port, _ESTABLISHED))
 
 
-def _find_sockets(port: int, state: str) -> list[str]:
-    """Return the inodes of this host's sockets with the local TCP `port` in a state."""
-    lines = [*read_proc("net/tcp").splitlines()[1:], *read_proc("net/tcp6").splitlines()[1:]]
-    sockets = (line.decode().split(None, 10) for line in lines)
-    return [
-        fields[9]
-        for fields in sockets
-        if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port
-    ]
+def _find_sockets(port: int, state: str) -> Iterator[str]:
+    """Find the inodes of this host's sockets with the local TCP `port` in a state.
+
+    The kernel lists sockets that listen before all others, of which a host may have very many. So
+    only the beginning is read for those.
+    """
+    for table in _TABLES:
+        with contextlib.suppress(OSError), open(table, "rb") as rows:
+            next(rows, None)
+            for row in rows:
+                fields = row.decode().split(None, 10)
+                if state == _LISTENING != fields[3]:
+                    break
+                if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
