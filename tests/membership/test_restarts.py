@@ -52,6 +52,7 @@ def test_another_leader_knows_earlier_decisions(simulate):
     job.settle()
     job.kill(job.leader)
     job.settle()
+    job.run(5.0, lambda: False)  # the workers train
     job.living[0].fail()
     job.settle()
     failure, history = policy.asked[2]
