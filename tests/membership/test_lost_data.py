@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from plaunch.rendezvous import JobOutcome
 from plaunch_membership.failures import JobFailure
+from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.keys import newest_key
 from plaunch_membership.state import JobPhase
 from plaunch_membership.transitions import notify
@@ -522,3 +523,24 @@ def test_a_node_that_finds_the_verdict_again_is_not_refused(settled):
     job.have_verdict([other])
     assert not other.membership.news.is_past
     assert "start a new job" not in str(other.error)
+
+
+def test_a_node_that_learned_the_verdict_while_it_looked_for_the_job_brings_it_back(
+    settled, caplog
+):
+    """Its watcher has read it in the incarnation that the store has lost since."""
+    job, (host, other) = settled(2, min_nodes=2)
+    other.is_paused = True
+    host.agent.close("it was stopped", JobOutcome.STOPPED)
+    job.run(1.0, lambda: host.verdict is not None)
+    job.board.wipe()
+    job.kill(host)
+    other.membership.news.verdict = host.verdict
+    other.is_paused = False
+    other.tasks.clear()
+    other.begin("lookup", JobLookup(other.membership, lambda: "again").open())
+    job.run(1.0)
+    assert "this node has brought back how it ended" in caplog.text
+    newcomer = job.add()
+    assert job.run(5.0, lambda: newcomer.error is not None), job.describe()
+    assert "it was stopped" in str(newcomer.error)

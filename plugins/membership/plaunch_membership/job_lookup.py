@@ -100,6 +100,11 @@ class JobLookup:
                 )
             yield CompareSet(key, held, self._make_job_record())
         self._membership.enter_job(keys, state, job_record=held, state_record=state_record)
+        verdict = self._membership.news.verdict
+        if verdict is not None and not state.has_ended:
+            # The watcher has read it in the incarnation before, while this routine looked for the
+            # job that the store had lost.
+            yield from self._bring_back(verdict)
 
     def restore(self, verdict: RecordedVerdict) -> Routine[None]:
         """Bring back the verdict of a job that the store has lost, unless another node has.
@@ -110,6 +115,11 @@ class JobLookup:
         held, _, keys, state, state_record = yield from self._find_or_start()
         membership.part.is_active = False
         membership.enter_job(keys, state, job_record=held, state_record=state_record)
+        yield from self._bring_back(verdict)
+
+    def _bring_back(self, verdict: RecordedVerdict) -> Routine[None]:
+        """End the job that this node has just entered, as the one before has ended."""
+        membership = self._membership
         ended = yield from membership.change(
             lambda state: transitions.end(state, verdict, by=membership.me)
         )
