@@ -225,6 +225,21 @@ def test_an_unreadable_report_does_not_block_the_leader(settled, caplog):
     assert "a report of failures is rejected" in caplog.text
 
 
+def test_the_leader_does_not_look_at_all_nodes_after_each_report(settled, monkeypatch):
+    """With thousands of nodes, that would take it seconds."""
+    job, nodes = settled(96, max_restarts=0)
+    peers = job.leader.membership.peers
+    looks = []
+    monkeypatch.setattr(
+        peers, "missing", lambda of: looks.append(of) or type(peers).missing(peers, of)
+    )
+    for node in nodes:  # one report after another
+        node.agent.report([long_failure(node.state.version)], is_final=False)
+        job.run(0.01)
+    job.have_verdict(nodes)
+    assert len(looks) < 8
+
+
 def test_a_report_that_was_written_twice_counts_once(settled):
     job, nodes = settled(2, max_restarts=0)
     log = nodes[0].membership.keys.settled(0)

@@ -67,10 +67,15 @@ class CollectedReports:
         """Return when there may be more to read, or after so many seconds."""
         yield from self._log.wait(seconds)
 
-    def are_complete(self, expected: Collection[str]) -> bool:
-        """Whether all of these nodes have reported."""
+    @property
+    def count(self) -> int:
+        """How many reports have been read."""
+        return len(self._reported) + self._unread
+
+    def count_awaited(self, expected: Collection[str]) -> int:
+        """Count those of these nodes that are still to report."""
         # A node whose report cannot be read will not repeat it.
-        return sum(node not in self._reported for node in expected) <= self._unread
+        return max(sum(node not in self._reported for node in expected) - self._unread, 0)
 
     def summary(self, members: Mapping[str, Member]) -> FailureSummary:
         """Return the failures of all nodes, with the workers that had succeeded before."""

@@ -264,13 +264,19 @@ class LeaderRoutine:
     def _settle(self, settling: JobState) -> Routine[None]:
         """Collect the failures of every member, then decide."""
         reports = CollectedReports(self._membership, settling.round)
+        # To look at all nodes after each report would take the square of their number.
+        needed, look_at = 0, -math.inf
         while self._leading(settling) is not None:
             yield from reports.read()
-            missing = self._peers.missing(self._members)
-            if reports.are_complete(self._members.keys() - missing.keys()):
-                summary = reports.summary(self._members)
-                yield from self._decide(settling, summary, missing, is_final=reports.is_final)
-                return
+            now = self._membership.clock()
+            if reports.count >= needed or now >= look_at:
+                missing = self._peers.missing(self._members)
+                awaited = reports.count_awaited(self._members.keys() - missing.keys())
+                if not awaited:
+                    summary = reports.summary(self._members)
+                    yield from self._decide(settling, summary, missing, is_final=reports.is_final)
+                    return
+                needed, look_at = reports.count + awaited, now + _LOST_CHECK_INTERVAL
             # Lost nodes are detected meanwhile, at an interval that may be long.
             interval = self._membership.timing.keep_alive_interval
             yield from reports.wait(min(interval, _LOST_CHECK_INTERVAL))
