@@ -31,7 +31,12 @@ FIELDS = {
     "python": "3.11.7",
     "torch": "none",
     "durations": {"seconds": 3600.25},
-    "figures": {"launches": 12345, "killed": {"launchers": 3, "workers": 4}},
+    "figures": {
+        "launches": 12345,
+        "killed": {"launchers": 3, "workers": 4},
+        "suspended": {"workers": 5},
+        "codes": {"0": 6, "143": 7},
+    },
     "findings": [{"what": "a | b", "fix": "Yes."}, {"what": "c", "fix": ""}],
 }
 
@@ -88,6 +93,8 @@ def test_a_result_is_on_the_page(tmp_path):
         "| date, commit | 2030-01-02 03:04 UTC, `0123456789ab` |",
         "| launches | 12,345 |",
         "| killed | 3 | 4 |",
+        "| suspended |  | 5 |",
+        "| codes | 0 6, 143 7 |",
         "| a \\| b | Yes. |",
         "| c | **not yet** |",
     ):

@@ -112,15 +112,25 @@ def _circumstances(result: Result) -> Iterator[list[str]]:
     for name, value in result.figures.items():
         if not isinstance(value, dict):
             yield [name, _number(value)]
+        elif not _shares_columns(name, result.figures):
+            yield [name, ", ".join(f"{key} {_number(number)}" for key, number in value.items())]
 
 
 def _figures(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Return the table of those that are rows."""
-    rows = {name: row for name, row in figures.items() if isinstance(row, dict)}
+    """Return the table of those that have columns in common."""
+    rows = {name: row for name, row in figures.items() if _shares_columns(name, figures)}
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     if rows:
         cells = ([name, *(_number(row.get(c, "")) for c in columns)] for name, row in rows.items())
         yield "\n" + _table(["", *columns], cells)
+
+
+def _shares_columns(name: str, figures: Mapping[str, Any]) -> bool:
+    """Whether a figure is a row that has a column in common with another one."""
+    rows = {other: row for other, row in figures.items() if isinstance(row, dict)}
+    return name in rows and any(
+        other != name and not rows[name].keys().isdisjoint(row) for other, row in rows.items()
+    )
 
 
 def _findings(findings: Iterable[Mapping[str, str]]) -> Iterator[list[str]]:
