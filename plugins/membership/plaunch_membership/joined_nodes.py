@@ -36,16 +36,14 @@ class JoinedNodes:
 
     def read(self) -> Routine[None]:
         """Read the records written since the last call, and let the leader watch their nodes."""
-        fresh = set()
-        for ticket, key, value in (yield from self._log.read()):
-            node = self._membership.read_node(ticket, key, value)
-            if node is None:
-                continue
-            known = self.nodes.get(node.node)
-            if known is None or known.ticket < ticket:
-                self.nodes[node.node] = node
-                fresh.add(node.node)
+        found = self._membership.read_nodes((yield from self._log.read()))
+        fresh = {
+            name: node
+            for name, node in found.items()
+            if name not in self.nodes or self.nodes[name].ticket < node.ticket
+        }
         if fresh:
+            self.nodes |= fresh
             self._membership.peers.watch_also(fresh)
 
     def wait(self, seconds: float, needed: int) -> Routine[None]:

@@ -116,12 +116,8 @@ class LeaderRoutine:
 
     def _watch_spares(self) -> Routine[None]:
         """Watch the nodes that wait for a place, so that none is given to a dead one."""
-        found = {}
-        for ticket, key, value in (yield from self._waiting.read()):
-            node = self._membership.read_node(ticket, key, value)
-            if node is not None:
-                found[node.node] = node.host
-        self._spares |= found
+        found = self._membership.read_nodes((yield from self._waiting.read()))
+        self._spares |= {name: node.host for name, node in found.items()}
         self._peers.watch_also(found)  # once: it copies all nodes
 
     # --- a job without its members ----------------------------------------------------------------

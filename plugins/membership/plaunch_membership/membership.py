@@ -32,7 +32,7 @@ from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobEventKind, JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from plaunch.rendezvous import NodeSettings
 
@@ -279,23 +279,25 @@ class Membership:
         if log.has_holes:  # the nodes that came last are still writing theirs
             yield from log.wait(self.timing.keep_alive_interval)
             records += yield from log.read()
-        found = {}
-        for ticket, key, value in sorted(records):
-            record = self.read_node(ticket, key, value)
-            if record is not None:
-                found[record.node] = record
-        return found
+        return self.read_nodes(records)
 
     def log_reader(self, key: str) -> SharedLogReader:
         """Return a reader for a log of this job."""
         return SharedLogReader(key, self.identity.max_nodes)
 
-    def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
-        """Read the record of a node that joins.
+    def read_nodes(self, records: Iterable[tuple[int, str, bytes]]) -> dict[str, NodeRecord]:
+        """Read records of a join log, and return the last one of each node, by its name.
 
-        Returns None for the last record of a node that leaves, which is noted, and for an invalid
-        one, which is logged.
+        The last record of a node that leaves is noted, and an invalid one is logged.
         """
+        found = {}
+        for ticket, key, value in sorted(records):
+            node = self._read_node(ticket, key, value)
+            if node is not None:
+                found[node.node] = node
+        return found
+
+    def _read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
         try:
             record = self.codec.decode(key, value)
             if record.flag(HAS_STOPPED, default=False):
