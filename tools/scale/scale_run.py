@@ -20,11 +20,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "reliability"))
 
 import scale_page
 from cluster_model import JobModel, ModelSettings
 from costs import StoreCosts, measure_costs, measure_wakes
 from real_runs import form_round, why_not
+from result_file import find_commit
 
 PROCESS_NODES = (256, 1024, 4096)  # of real jobs in one process
 MODEL_NODES = (256, 1024, 4096, 10_240, 16_384)
@@ -91,12 +95,9 @@ def _model_job(nodes: int) -> object:
 
 
 def _describe_machine() -> dict[str, str]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": commit,
+        "commit": find_commit(),
         "cores": str(os.cpu_count()),
         "load before": f"{os.getloadavg()[0]:.0f} processes, on average of a minute",
         "kernel": f"{platform.system()} {platform.release()}",
