@@ -10,7 +10,7 @@ long as the suite, and is kept in build/mutation. Then it changes one line after
 copy of the checkout that only the tests of this change see, and runs the tests of the line, the
 nearest and fastest first, until one fails. If none does, it runs simulated jobs.
 
-Changes that nobody can notice are listed in tools/mutation/equivalents.json.
+Changes after which the program does the same are listed in tools/mutation/equivalents.json.
 Exit code 1 if a change survives that is not listed there. It needs coverage and the permission to
 create namespaces.
 """

@@ -65,7 +65,7 @@ class Project:
 
     @property
     def equivalents(self) -> Path:
-        """The file that lists changes that nobody can notice."""
+        """The file that lists changes after which the program does the same."""
         return self.root / "tools/mutation/equivalents.json"
 
     @property
@@ -115,7 +115,7 @@ class Project:
         return dict(sorted(parts.items(), key=lambda part: rank.get(part[0], 0)))
 
     def listed(self) -> dict[tuple[str, ...], str]:
-        """Return the changes that nobody can notice, each with the reason."""
+        """Return the changes after which the program does the same, each with the reason."""
         if not self.equivalents.exists():
             return {}
         entries = json.loads(self.equivalents.read_text())

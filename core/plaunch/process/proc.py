@@ -309,7 +309,7 @@ def wait_for_end(pidfd: int, seconds: float) -> None:
 
 
 def check_table(proc: str = PROC) -> None:
-    """Check that /proc lists processes; without it nobody can find what workers have started.
+    """Check that /proc lists processes, where the launcher finds what workers have started.
 
     Raises:
         UsageError: it does not, as in a chroot in which it is not mounted.

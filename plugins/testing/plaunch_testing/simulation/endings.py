@@ -75,7 +75,7 @@ class _Statements:
 
 
 def find_unexpected_errors(run: RunRecord) -> Iterator[str]:
-    """Something ended with an exception that nobody expects, or an agent with an error of plaunch.
+    """Something ended with an unexpected exception, or an agent with an error of plaunch.
 
     In the simulator, that may be any task; of a real launcher, a traceback.
     """

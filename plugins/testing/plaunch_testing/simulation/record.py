@@ -309,7 +309,7 @@ class RunRecord:
         faults: what was injected, in order.
         rounds: in which workers have started, in order.
         nodes: all agents, in order of their start.
-        errors: exceptions that nobody expects.
+        errors: unexpected exceptions.
         unfinished: what has not ended in time; empty if the run is over.
         hangs: when hangs were reported because peers wait for a lost rank.
         keys: that are left in the store.
